@@ -98,6 +98,8 @@ def softmin(x: Tensor, axis: int = -1) -> Tensor:
 @rounded_once
 def capture_log_softmax(s: Session, checked: AxisChecked, x: Handle) -> Handle:
     largest = x.reduce_max([checked.axis], keepdims=True).broadcast_to(x.shape)
+    # log(softmax(x)) by way of the quotient would be -Inf where the quotient is too small for a
+    # float.
     shifted = x - largest
     total = shifted.exp().reduce_sum([checked.axis], keepdims=True)
     return shifted - total.log().broadcast_to(x.shape)
@@ -238,6 +240,8 @@ def _softplus(x: Handle) -> Handle:
 @rounded_once
 def capture_softplus(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
     beta = checked.first
+    # Not log(1 + exp(x)) itself: of a large x the exponential overflows, of a small one adding 1
+    # drops it.
     soft = _softplus(x * beta) / beta
     linear = (x * beta).compare("greater", checked.second)
     return s.select(linear, x, soft)

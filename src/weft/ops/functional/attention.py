@@ -79,6 +79,8 @@ def check_attention(
         scale = 1.0 / math.sqrt(size) if size else 1.0
     if not isinstance(scale, int | float):
         raise wrong_value("scale", scale, "it must be a number")
+    # With one numbering for queries and keys, position i is in its own segment; a mask could hide
+    # it.
     opened = len(segments) == 1 and mask is None
     return AttentionChecked(float(scale), bool(causal), groups, opened)
 
@@ -361,6 +363,7 @@ def capture_streaming(
             s, scores, _slice_rows(values, start, stop), best, total, out
         )
     one = s.full(1.0, wide, total.shape)
+    # A row from which every key is hidden has the sum 0, and is 0 itself.
     divisor = s.select(total.compare("equal", 0.0), one, total)
     return s.cast(out / divisor.broadcast_to(out.shape), q.dtype)
 
@@ -379,6 +382,8 @@ def _fold_block(
     # A row that has seen nothing yet has the maximum -Inf, and -Inf - -Inf is NaN.
     safe = s.select(top.compare("equal", -math.inf), s.full(0.0, wide, top.shape), top)
     weights = (scores - safe.broadcast_to(scores.shape)).exp()
+    # exp(best - top): what was added up was exp(s - best), and exp(s - top) is that times this.
+    # Where nothing was seen, it is exp(-Inf) = 0.
     shrink = (best - safe).exp()
     total = total * shrink + weights.reduce_sum([3], keepdims=True)
     part = weights.cast(values.dtype).dot_general(

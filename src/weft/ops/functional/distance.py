@@ -122,6 +122,7 @@ def cosine_embedding_loss(
     first, second = _ensure_floats(x1=x1, x2=x2)
     wanted, tiny = ensure_tensor("target", target), 1e-12
     product = sum_of(first * second, axis=-1)
+    # Keeps a vector of zeros from dividing by 0.
     squares = [sum_of(v * v, axis=-1) + tiny for v in (first, second)]
     cosine = product / sqrt(squares[0] * squares[1])
     apart = _hinge(cosine - _checked_number("margin", margin))
@@ -256,6 +257,8 @@ def poisson_nll_loss(
     least = _checked_number("eps", eps)
     found = exp(value) - wanted * value if log_input else value - wanted * log(value + least)
     if full:
+        # What is not chosen is finite as well: the gradient of a NaN that is not chosen would be
+        # NaN.
         large = where(wanted > 1, wanted, 2.0)
         extra = large * log(large) - large + 0.5 * log(large * (2 * math.pi))
         found = found + where(wanted > 1, extra, 0.0)

@@ -80,6 +80,7 @@ def capture_rotary(s: Session, checked: RotaryChecked, x: Handle, positions: Han
     half = int(x.shape[-1]) // 2
     length = x.shape[-2]
     wide = widened(x)
+    # -2 i / D, with D twice the half.
     exponent = s.iota(wide.dtype, (1, half), 1) * (-1.0 / half)
     powers = s.emit("pow", s.full(checked.base, wide.dtype, (1, half)), exponent)
     places = positions.cast(wide.dtype).reshape((length, 1))

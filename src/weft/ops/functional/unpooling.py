@@ -195,6 +195,7 @@ def _fold_windows(
     """Every element added at its place in the padded image, of which the padding is cut off."""
     high, wide = (size + 2 * low for size, low in zip(sizes, around, strict=True))
     rows, columns = places
+    # In the order of the columns: the row and the column within a window, then those of the window.
     numbers = rows[:, None, :, None] * wide + columns[None, :, None, :]
     elements = rows.shape[0] * columns.shape[0]
     batch, channels = x.shape[0], int(x.shape[1]) // elements

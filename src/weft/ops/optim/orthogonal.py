@@ -69,9 +69,13 @@ class Muon(ByParameter):
     def _orthogonal(self, x: Tensor, *, tall: bool) -> Tensor:
         """x with its singular values near 1, by rounds of an odd polynomial."""
         x = x.mT if tall else x
+        # The root of the sum of squares is no less than the largest singular value: all are from 0
+        # to 1 then.
         x = x / maximum(sqrt(total(x * x)), self.eps)
         first, third, fifth = _QUINTIC
         for _ in range(self.rounds):
+            # For x = u s v^T this is u (a s + b s³ + c s⁵) v^T: vectors stay, and the wider side is
+            # never squared.
             square = x @ x.mT
             x = x * first + (square * third + square @ square * fifth) @ x
         return x.mT if tall else x

@@ -87,6 +87,7 @@ class Average(Optimiser):
     ) -> Found:
         found = []
         for old, param, way in zip(state["average"], params, gradients, strict=True):
+            # Last in its chain, it is given what will be subtracted, and averages what comes out.
             found.append(old + (param.tensor - way - old) * (1.0 - self.decay))
         return list(gradients), {"average": found}
 

@@ -105,4 +105,5 @@ def _draw_by_weight(key: Tensor, dims: Shape, count: int, replace: bool, weights
     last = sums.shape[0]
     assert isinstance(last, int)
     drawn = uniform(key, dims, weights.dtype) * sums[-1]
+    # A number near 1 times the sum may be rounded to the sum itself, behind which no slice is.
     return minimum(searchsorted(sums, drawn.reshape(-1), side="right"), last - 1).reshape(dims)

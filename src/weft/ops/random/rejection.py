@@ -42,6 +42,8 @@ def _accept_first(key: Tensor, trial: Trial, shape: Shape, dtype: DType) -> Tens
 
     def again(state: Any) -> Any:
         number, done, found = state
+        # Elements that are done are tried again with the others, and keep what they have: a
+        # candidate that was refused is overwritten by the next one.
         candidate, taken = trial(fold_in(key, number))
         return number + 1, done | taken, where(done, found, candidate)
 
@@ -63,6 +65,8 @@ def _log_gamma_variates(key: Tensor, shape: Shape, shape_of_law: Tensor, dtype: 
         x, unit = normal(a, shape, dtype), open_uniform(b, shape, dtype)
         root = 1.0 + c * x
         size = where(root > 0.0, log(where(root > 0.0, root, 1.0)) * 3.0, 0.0)
+        # With v = (1 + c x)³, of which `size` is the logarithm, d v is the gamma variable, accepted
+        # where log u < x² / 2 + d - d v + d log v.
         bound = 0.5 * x * x + d - d * exp(size) + d * size
         return size, (root > 0.0) & (log(unit) < bound)
 
@@ -192,6 +196,8 @@ def _log_factorial(k: Tensor) -> Tensor:
     z, product = k + 1.0, k + 1.0
     for step in range(1, 8):
         product = product * (z + float(step))
+    # log gamma(k + 9), less the logarithm of (k + 1) ... (k + 8): from 9 on the first term of the
+    # series that is left out, 1 / (1188 z^9), is below 2.2e-12.
     z = z + 8.0
     inverse = 1.0 / z
     square = inverse * inverse

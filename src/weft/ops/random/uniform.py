@@ -66,6 +66,7 @@ def uniform(
     # as it is of narrower floats; a quotient is always rounded first.
     part = span / (1.0 / wide) if wanted is F64 else span * wide
     found = (first + part).astype(wanted)
+    # Rounding may reach the upper bound, which is not among the results.
     inside = where(found < end, found, nextafter(end, start))
     return where(start < end, inside, start)
 
@@ -75,6 +76,8 @@ def open_uniform(key: Tensor, shape: Shape, dtype: DType) -> Tensor:
     precision = dtype.precision
     kind = UI64 if dtype is F64 else F32
     drawn = wide_bits(key, shape) if kind is UI64 else bits(key, shape)
+    # p - 1 bits, so that 2 k + 1 has p and becomes a float without rounding: from 1 to 2^p - 1, and
+    # as many of them above a half as below.
     top = drawn >> (drawn.dtype.bits - precision + 1)
     return (top * 2 + 1).astype(dtype) * 2.0**-precision
 
@@ -142,6 +145,9 @@ def _bound_tensor(bound: Any, dims: Shape, dtype: DType) -> Tensor:
 def _short(key: Tensor, dims: Shape, span: Tensor) -> Tensor:
     """Integers below `span`, at most 2^32: 64 random bits times the span, without the last 64."""
     drawn = wide_bits(key, dims)
+    # 64 bits in halves a and b: floor((2^32 a + b) span / 2^64), where what b gives below 2^32
+    # cannot carry. (a + 1) span is at most 2^64, so nothing overflows. Each number comes up floor
+    # or ceil(2^64 / span) times in 2^64.
     return ((drawn >> 32) * span + (((drawn & (_WORD - 1)) * span) >> 32)) >> 32
 
 
@@ -149,6 +155,7 @@ def _long(key: Tensor, dims: Shape, span: Tensor) -> Tensor:
     """The same for spans of up to 64 bits: 128 random bits times the span, without the last 128."""
     upper, lower = (wide_bits(part, dims) for part in split(key))
     rest = upper * span
+    # A sum that wrapped around is less than what was added to: that carry counts 1.
     more = rest + _upper_half(lower, span)
     return _upper_half(upper, span) + (more < rest).astype(UI64)
 
@@ -157,6 +164,7 @@ def _upper_half(x: Tensor, y: Tensor) -> Tensor:
     """The upper 64 bits of the products of 64-bit numbers."""
     mask = _WORD - 1
     (a, b), (c, d) = ((z >> 32, z & mask) for z in (x, y))
+    # (2^32 - 1)² + 2^32 - 1 is less than 2^64: no sum of these overflows.
     middle = a * d + ((b * d) >> 32)
     other = b * c + (middle & mask)
     return a * c + (middle >> 32) + (other >> 32)

@@ -34,6 +34,8 @@ def dot_general(b: Batching) -> Term:
         return found
     ahead = len(op.batch_lhs)
     rows = len(b.shape(0)) - ahead - len(op.contract_lhs)
+    # A result's axes are the batch, the rows of the left operand, those of the right one: the
+    # further axis is the first of the rows that it came with.
     return found.move_axis(ahead if lhs else ahead + rows, 0)
 
 
@@ -57,6 +59,8 @@ def layer_norm(b: Batching) -> Term:
     dtype = F64 if x.dtype is F64 else F32
     z = x.cast(dtype)
     extent = b.shape(0)[axis]
+    # Weights that differ within the batch do not fit the op: it normalises alone, with weights of 1
+    # and 0.
     plain = b.tape.append(wider, [z, z.full(1, [extent]), z.full(0, [extent])])
     column = [b.size, *(1 for _ in b.shape(0))]
     column[axis + 1] = extent

@@ -19,6 +19,8 @@ def callback(b: Batching) -> Term:
     op = op_as(b, Callback)
     operands, batched = list(b.operands), list(b.batched)
     if op.effect and batched[0]:
+        # A token says nothing but when: the greatest of them depends on all, so that the call comes
+        # after all.
         operands[0], batched[0] = operands[0].reduce_max(axes=[0], keepdims=False), False
     if not any(batched):
         return _join_terms(

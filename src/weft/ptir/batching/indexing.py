@@ -92,6 +92,8 @@ def dynamic_update_slice(b: Batching) -> Term:
         begin = _window_begin(start, axis, x, size, extent)
         offset = x.counting((b.size, extent), 1) - begin
         last = offset.like(size - 1)
+        # Each axis in turn: every position of x asks for the element of the update that would lie
+        # there. Those outside the window ask for its first or last one, which the mask drops.
         update = _gather_elements(update, offset.maximum(offset.like(0)).minimum(last), axis + 1)
         within = offset.compare(0, "greater_equal").minimum(offset.compare(last, "less_equal"))
         mask = _lay_along(within, axis + 1, x.shape)

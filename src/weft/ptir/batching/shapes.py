@@ -118,6 +118,8 @@ def searchsorted(b: Batching) -> Term:
     left = op.side is Side.LEFT
     before = element.compare(value, "less" if left else "less_equal")
     if values.dtype.is_float:
+        # Comparisons with NaN are false, so elements before a NaN are not counted yet: all numbers
+        # are (`left`), or all elements.
         beyond = value.compare(value, "not_equal")
         if left:
             beyond = beyond.minimum(element.compare(element, "equal"))

@@ -80,6 +80,8 @@ class Spread:
         flags = operands
         while True:
             found = self.region(op.body_region, flags)
+            # A carry that is batched after any step is batched before the next. Flags only ever
+            # turn true, so that this ends.
             grown = _either_flag(flags[: op.carry_count], found[: op.carry_count])
             if grown == flags[: op.carry_count]:
                 return grown + found[op.carry_count :]
@@ -89,6 +91,7 @@ class Spread:
         """Of the carries, after any number of steps: all of them where the number differs."""
         flags = operands
         while True:
+            # A condition answers the carries as well, and the body reads what it answers.
             seen = _either_flag(flags, self.region(op.cond_region, flags)[1:])
             grown = _either_flag(seen, self.region(op.body_region, seen))
             if grown == flags:

@@ -230,6 +230,8 @@ class BatchWalk:
         what has come to its end stays as it is."""
         shop, count = self.maker.shop, len(operands)
         condition = shop.program.regions_by_id[op.cond_region]
+        # The condition is asked again of values that have ended, as long as others go on: it must
+        # leave their carries as they are.
         if origins(condition)[1:] != list(range(count)):
             raise Unimplemented(
                 "vmap of while", "its condition changes the carries; change them in the body"
@@ -248,6 +250,8 @@ class BatchWalk:
 
         def moved(walk: BatchWalk, given: list[Term]) -> list[Term]:
             new = walk._inlined(op.body_region, given, flags)
+            # Once its condition is false, a value keeps its carries, so that the condition stays
+            # false.
             going = goes_on(walk, given)
             return [walk._selected(going, a, b) for a, b in zip(new, given, strict=True)]
 

@@ -61,6 +61,8 @@ def _find_covered_axes(p: Padding) -> dict[int, int]:
     op, (x, _, updates) = op_as(p, ScatterAdd), p.operands
     pairs = zip(op.update_window_dims, op.window_axes(x.rank), strict=True)
     indexed = op.scatter_dims_to_operand_dims
+    # A window as long as its axis has one place where it fits, so its elements lie where x has
+    # them.
     return {a: d for a, d in pairs if d not in indexed and updates.shape[a] == x.shape[d]}
 
 

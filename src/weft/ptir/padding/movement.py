@@ -49,6 +49,8 @@ def _find_changed_dims(old: tuple[Dim, ...], new: tuple[Dim, ...]) -> tuple[list
     """The dims before and after without those of size 1, and without what both begin and end
     with."""
     before, after = [d for d in old if d != 1], [d for d in new if d != 1]
+    # Equal dims at both ends count the same elements before and after: only what lies between them
+    # is taken apart or joined.
     while before and after and before[0] == after[0]:
         del before[0], after[0]
     while before and after and before[-1] == after[-1]:
@@ -73,6 +75,9 @@ def concat(p: Padding) -> Term:
 def pad(p: Padding) -> Term:
     """What is without meaning becomes padding, so that all that follows the real elements is."""
     op = op_as(p, Pad)
+    # Padding in front moves the real elements and those without meaning alike, and the real ones
+    # stay before them. Without padding behind or between, nothing of the result has to be padding
+    # there.
     axes = [a for a in p.axes(0) if op.high[a] or op.interior[a]]
     return p.replay(p.masked(0, op.pad_value.fill(p.operands[0].dtype), axes))
 

@@ -47,6 +47,8 @@ def pad_dims(program: Program, names: Iterable[str]) -> PaddedProgram:
         try:
             made = walk.run()
         except NoPadding as found:
+            # Symbols that one op blames are exact in the next walk, which may refuse for others:
+            # there are fewer of them each time, so that it ends.
             wanted -= found.names
             refused.update(dict.fromkeys(found.names, found.why))
             continue
@@ -104,6 +106,8 @@ class _Walk:
         used = {symbol for term in operands for symbol in symbols_of(term.type)}
         used |= self._mentioned(instruction.op)
         outcome = set(symbols_of(instruction.output))
+        # A symbol that first stands in a result is padded if anything is that its op reads: its
+        # size may follow from padded ones.
         follows = frozenset().union(*(self.sizes.roots.get(symbol, ()) for symbol in used))
         if follows:
             self.sizes.roots.update((symbol, follows) for symbol in outcome - self.known)

@@ -100,6 +100,8 @@ class Exchanges:
 
     def _maker(self, term: Term) -> Instruction | None:
         """The instruction that made a term."""
+        # Only what was written since the last question: a look at the whole tape each time would
+        # take a time that grows with its square.
         new = self.tape.body[self._seen :]
         self._made.update((i.id, i) for i in new)
         self._seen += len(new)
@@ -119,6 +121,7 @@ class Exchanges:
     def _broadcast(self, term: Term, source: Term, wanted: Mapping[int, Axes], depth: int) -> Term:
         added = term.rank - source.rank
         inside = {d - added: a for d, a in wanted.items() if d >= added}
+        # An axis that grows from 1 is cut by making it grow to less.
         kept = {d: a for d, a in inside.items() if source.shape[d] == term.shape[d + added]}
         return self.cut(source, kept, depth + 1).broadcast_to(self._shape(term, wanted))
 
@@ -161,6 +164,8 @@ class Exchanges:
     def _scattered(self, part: Part, wanted: Layout) -> Part:
         """Without a pending sum; a rank that wants a part of it gets that part alone."""
         for d, want in enumerate(wanted):
+            # All-reduce and a cut send each rank the whole; reduce-scatter sends it the part that
+            # it keeps.
             if part.pending and part.pending == want and not part.layout[d]:
                 groups = self.mesh.groups(want)
                 term = part.term.reduce_scatter(
@@ -174,6 +179,8 @@ class Exchanges:
         pairs = list(enumerate(zip(part.layout, wanted, strict=True)))
         for d, (have, want) in pairs:
             for other, (had, wants) in pairs:
+                # All-to-all sends each rank 1/n of what a gather would, and none has the whole on
+                # the way.
                 if have and not want and wants == have and not had:
                     term = part.term.all_to_all(
                         **self.mesh.groups(have),

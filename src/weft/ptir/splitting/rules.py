@@ -99,6 +99,8 @@ def elementwise(s: Splitting) -> Part:
     if isinstance(s.op, ElementwiseUnary) and s.op.fn is UnaryFn.NEG:
         kept = pending[0]
     elif isinstance(s.op, ElementwiseBinary) and any(pending):
+        # (sum a) ± (sum b) is one sum of a ± b only over the same ranks; a term that is whole would
+        # be counted by each of them.
         same = s.op.fn in _SUMS and pending[0] == pending[1]
         given = _SCALES.get(s.op.fn, ())
         scaled = [at for at in (0, 1) if pending[at]]

@@ -61,6 +61,8 @@ def reshape(s: Splitting) -> Part:
 def _same_begin(s: Splitting, old: Sequence[int], new: Sequence[int], d: int, axes: Axes) -> int:
     before, count = prod(old[:d]), s.at.count(axes)
     for at, size in enumerate(new):
+        # With the same number of elements before it, a part of the one axis is the same row-major
+        # stretch as a part of the other.
         if prod(new[:at]) == before and size > 1 and size % count == 0:
             return at
     raise NotSplit(

@@ -122,6 +122,8 @@ class Turn(Exchanges):
         except NotSplit:
             return None
         asked = tuple(wanted.get(d, ()) for d in range(term.rank))
+        # A rule that answers the whole, or a sum over turns, has not made the rows that are asked
+        # for.
         return found.term if found.layout == asked and not found.pending else None
 
     def is_large(self, kind: TensorType) -> bool:
@@ -131,6 +133,7 @@ class Turn(Exchanges):
     def _cut_out(self, term: Term, wanted: Mapping[int, Axes]) -> Term:
         ((axis, _),) = wanted.items()
         slot = self._slot(term)
+        # Rows are one stretch of memory only where nothing counts slower than their axis.
         if prod(term.tensor.static_shape[:axis]) != 1 or self._axes.get(slot, axis) != axis:
             raise NotSplit("the rows of a turn do not lie together")
         if slot not in self.pieces:

@@ -56,6 +56,8 @@ class SplitWalk:
             raise refusal(op, str(error), line) from None
         except SpecViolation as error:
             raise InternalError(f"a part of {instruction.summary}: {error}") from error
+        # A sum that several read is made once, where it arises. A single reader that is linear in
+        # it may join it with another sum, or want a part of it, and then less is exchanged.
         if not self._waits(instruction):
             found = self.at.settled(found)
         self.define(instruction.id, found)

@@ -96,6 +96,7 @@ def _float_quotient(x: Handle, y: Handle) -> Handle:
     plain = x / y
     rest = x.fmod(y)
     exact = ((x - rest) / y).round() - _sides_differ(rest, y).cast(x.dtype)
+    # A quotient of 0 has the sign that a division gives it.
     exact = exact.copysign(plain)
     ordinary = x.isfinite().bitwise_and(y.isfinite()).bitwise_and(y.compare("not_equal", 0))
     return ordinary.select(exact, plain.floor())
@@ -126,6 +127,7 @@ def _remainder(x: Handle, y: Handle) -> Handle:
 def _zero_on_side(rest: Handle, divisor: Handle) -> Handle:
     """A remainder whose zeros have the sign of the divisor; it varies as x does there too."""
     fixed = rest.stop_gradient()
+    # `fixed - rest` is 0, with the slope of -rest.
     zero = fixed.copysign(divisor) - (fixed - rest)
     return rest.compare("equal", 0).select(zero, rest)
 

@@ -62,6 +62,7 @@ def _scaled_0(x: Handle) -> Handle:
     size = x.abs()
     near = size.compare("less", BORDER)
     small = choose(near, x, 0.0)
+    # Where a branch is not chosen its argument is one at which it is finite, slope included.
     return choose(near, polynomial(_NEAR_0, small * small * 0.25), 1.0) * choose(
         near, (-size).exp(), _far_from_zero(_FAR_0, size, near)
     )

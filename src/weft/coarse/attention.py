@@ -69,6 +69,7 @@ def shared_heads(x: Term, heads: Dim) -> Term:
         return x
     if isinstance(own, Symbol) or isinstance(heads, Symbol):
         raise violation("DynamicDimensionMismatch", f"{heads} query heads cannot share {own}")
+    # Head h of keys serves the query heads h * n to h * n + n - 1.
     one = x.reshape((batch, own, 1, rows, depth))
     copies = one.broadcast_to((batch, own, heads // own, rows, depth))
     return copies.reshape((batch, heads, rows, depth))
@@ -151,6 +152,8 @@ def attend_backward(
         offset = offset + (dweights.cast(wide) * dropped).sum([3])
     if dlse is not None:
         offset = offset - dlse.cast(wide)
+    # ds = p (dp - sum p dp) along each row, and sum p dp is dout times out, so that no second way
+    # through the keys is needed. The log-sum-exp has the slope p in s, which its cotangent adds.
     column = offset.reshape((*scores.shape[:3], 1)).broadcast_to(scores.shape)
     dscores = weights * (setting.kept(dproduct) - column)
     narrow = dscores.cast(q.dtype)

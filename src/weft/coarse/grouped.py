@@ -74,7 +74,9 @@ def _count_reached_ends(ends: Term, numbers: Term) -> Term:
 def _group_blocks(offsets: Term, rows: int) -> _Blocks:
     """The blocks of `rows` rows. Offsets outside of them, and such that fall, are moved."""
     groups = offsets.sizes[0]
+    # The power of two from the mean of the groups on.
     size = min(_LARGEST_BLOCK, 1 << (-(-rows // groups) - 1).bit_length())
+    # A group of n rows takes at most (n + size - 1) / size blocks, and none without a row.
     count = min(rows, (rows + groups * (size - 1)) // size)
     ends = offsets.cast(SI64).maximum(0).minimum(rows).cumulative_max(axis=0)
     starts = ends.shifted(0, 1, 0)

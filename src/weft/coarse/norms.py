@@ -104,6 +104,8 @@ class ByteirLayerNorm(Composite):
         inner = g * laid_along(weight.cast(z.dtype), self.axis, z)
         drift = mean(inner, self.axis).broadcast_to(z.shape)
         stretch = mean(inner * normal, self.axis).broadcast_to(z.shape)
+        # What moves all of a row alike changes its mean, and what moves it along itself its
+        # deviation: neither changes the result, and both are taken out of the cotangent.
         dx = factor * (inner - drift - normal * stretch)
         parameters = (summed_to(term, self.axis) for term in (g * normal, g))
         return [term.cast(x.dtype) for term in (dx, *parameters)]

@@ -159,6 +159,7 @@ def product(
     The product is a value over (batch, free of lhs, free of rhs, contracted), of which later stages
     build nothing.
     """
+    # One order of the summed axes for both: the left operand's keep theirs.
     pairs = sorted(zip(*contract, strict=True))
     sides = []
     for side, x in enumerate((lhs, rhs)):
@@ -212,6 +213,8 @@ def _concat_by_choice(parts: Sequence[Value], along: int) -> Value:
     counter = SI32 if total <= SI32.highest else SI64
     position = Iota(counter, shape, along)
     result = _pad_to_place(parts[-1], along, ends[-1], total)
+    # From the last back: a position before several ends belongs to the first of their parts, whose
+    # choice is then the outermost.
     for part, end in zip(parts[-2::-1], ends[-2::-1], strict=True):
         inside = binary(Fn.LT, position, end)
         result = Where(inside, _pad_to_place(part, along, end, total), result)

@@ -154,17 +154,20 @@ def is_nan(x: Value) -> Value:
 
 
 def is_finite(x: Value) -> Value:
+    # Inf - Inf is NaN, as NaN - NaN is.
     return build.binary(Fn.EQ, Binary(Fn.SUB, x, x), 0.0)
 
 
 def is_infinite(x: Value) -> Value:
     if x.dtype is FP8_E4M3:
+        # This dtype has no infinities.
         return build.splat(False, I1, x.shape)
     return build.binary(Fn.EQ, Unary(Fn.ABS, x), math.inf)
 
 
 def _signbit(op: Op, args: Sequence[Value], output: TensorType) -> Value:
     (x,) = args
+    # No comparison with x tells -0 from 0, nor the sign of a NaN.
     return build.binary(Fn.LT, Binary(Fn.COPYSIGN, build.splat(1, x.dtype, x.shape), x), 0.0)
 
 
@@ -174,6 +177,7 @@ def _sign(op: Op, args: Sequence[Value], output: TensorType) -> Value:
     positive = Binary(Fn.GT, x, zero)
     if x.dtype.is_integer and not x.dtype.is_signed:
         return Where(positive, one, x)
+    # What is neither above nor below 0 is 0, -0 or NaN, and its own sign.
     below = Where(Binary(Fn.LT, x, zero), build.splat(-1, x.dtype, x.shape), x)
     return Where(positive, one, below)
 

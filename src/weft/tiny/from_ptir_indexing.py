@@ -173,6 +173,7 @@ def _scatter_add(
         index = _flat_index(starts, rows[: len(starts)])
         rest = prod(rows[len(starts) :])
         whole = Scatter("add", 1, prod(rows), prod(extents), count)
+        # A window is at position 0 of inserted axes that no index names: the first of `rest` rows.
         index = build.binary(Fn.MUL, index, rest) if rest != 1 else index
         return build.permute(_scatter_updates(whole, turned, index, updates), inverse(order))
     positions = _window_positions(starts, scattered, axes, (count, *extents), x)
@@ -193,6 +194,7 @@ def _components(
             start[along], size[along] = k, 1
             part = build.shrink(indices, start, size)
         flat = build.reshape(part, (prod(static_shape(part.shape)),))
+        # Where a window begins there must be room for all of it.
         limit = static(x.shape[axis]) - window.get(axis, 1) + 1
         found.append(build.cast(build.check(flat, Rule.INSIDE, _SCATTER, limit), SI64))
     return found
@@ -278,6 +280,7 @@ def _searchsorted(op: ordering.Searchsorted, args: Sequence[Value], output: Tens
     while step and length:
         tried = build.binary(Fn.ADD, found, step)
         there = build.binary(Fn.LE, tried, length)
+        # What is read behind the end counts for nothing, but must be there to be read.
         place = build.binary(Fn.MIN, build.binary(Fn.SUB, tried, 1), length - 1)
         here = Gather(ascending, place, 0)
         ahead = Binary(Fn.MIN, there, _before(here, flat, op.side))

@@ -83,4 +83,5 @@ def _operands_both_ways(value: Value, fn: Fn) -> Iterator[tuple[Value, Value]]:
 def _equals_number(value: Value, number: float) -> bool:
     """Whether a value is a number as its dtype has it."""
     known, own = known_number(value), value.dtype.numpy.type
+    # Both rounded to the dtype: a literal in a program has been, a number of Python may not yet.
     return isinstance(known, int | float) and float(own(known)) == float(own(number))

@@ -118,6 +118,7 @@ def _fill_shape_side_by_side(
     pairs = list(zip(shape, sizes, strict=True))
     if any(type(n) is not int or n < 0 or n % (size or 1) or (n and not size) for n, size in pairs):
         return False
+    # Counted first: of a shape that is no shape of a file the list of all places might have no end.
     if len(starts) != math.prod(n // size if size else 1 for n, size in pairs):
         return False
     return sorted(starts) == list(product(*(range(0, max(n, 1), size or 1) for n, size in pairs)))

@@ -31,6 +31,8 @@ _NUMBERS: Final[dict[int, str]] = {
 _STRING, _ARRAY = 8, 9
 _DEEPEST: Final = 4
 _MOST_AXES: Final = 4
+# The length of a name, the number of axes, the type, the offset: 8 + 4 + 4 + 8; and of a name, the
+# type, a byte: 8 + 4 + 1.
 _SMALLEST_TENSOR: Final = 24
 _SMALLEST_FACT: Final = 13
 """Bytes of an entry at least, against counts that no file of this size can have."""
@@ -145,6 +147,7 @@ def _parse_gguf(data: memoryview) -> Gguf:
         raise ValueError("it does not begin with GGUF")
     version = reader.number("I")
     if version not in (2, 3):
+        # A small number with its bytes in the other order is a large one.
         order = ", or its numbers are big-endian" if version >= 1 << 16 else ""
         raise ValueError(f"its version is {version}, and Weft reads 2 and 3{order}")
     tensors = reader.count(_SMALLEST_TENSOR)

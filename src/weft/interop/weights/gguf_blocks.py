@@ -163,6 +163,7 @@ def _q2_k(raw: Raw) -> Groups:
 
 def _q3_k(raw: Raw) -> Groups:
     high = _planes(raw[:, :32], 32, 1)
+    # The third bit is stored the other way round: codes without it are 4 lower, from -4 on.
     codes = _planes(raw[:, 32:96], 32, 2).astype(np.int8) - 4 * (high ^ np.uint8(1)).astype(np.int8)
     packed = raw[:, 96:108]
     low = _nibbles(packed[:, :8], 8)
@@ -175,6 +176,8 @@ def _six_bits(packed: Raw) -> tuple[Array, Array]:
     """Eight scales and eight lows of 6 bits in 12 bytes."""
     first, second, rest = packed[:, :4], packed[:, 4:8], packed[:, 8:]
     four, six = np.uint8(4), np.uint8(6)
+    # The first four have bytes of their own, whose two upper bits are the upper bits of the last
+    # four; the four lower bits of these are in the last bytes, with those of the lows.
     scales = [first & np.uint8(63), (rest & np.uint8(15)) | (first >> six << four)]
     lows = [second & np.uint8(63), (rest >> four) | (second >> six << four)]
     return np.hstack(scales).astype(np.float32), np.hstack(lows).astype(np.float32)

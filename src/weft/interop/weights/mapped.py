@@ -94,6 +94,7 @@ def checked_shape(name: str, given: Any) -> tuple[int, ...]:
     good = isinstance(given, list) and all(type(n) is int and 0 <= n < 2**63 for n in given)
     if not good or len(given) > _MOST_AXES:
         raise ValueError(f"{name} has the shape {str(given)[:80]}")
+    # A size of 0 makes a tensor of no bytes, and the others may still be too large for an array.
     if math.prod(max(n, 1) for n in given) >= 2**60:
         raise ValueError(f"{name} has the shape {str(given)[:80]}, which no memory can hold")
     return tuple(given)

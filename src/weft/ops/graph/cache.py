@@ -122,6 +122,7 @@ class ProgramCache:
             entry.fixed = self.compile(*build(()))
             return entry.fixed, ()
         once = entry.lifted is None
+        # At most three programs for a structure, however its numbers change.
         positions = entry.changed(numbers) if once else tuple(range(len(numbers)))
         entry.lifted = self.compile(*build(positions)), positions
         return entry.lifted

@@ -57,6 +57,8 @@ class Sharded:
             return found
         for axis, over in self.split.items():
             groups = self.mesh.groups(over)
+            # All groups stand in one row, each as long as the others: that of this rank begins at a
+            # multiple.
             at = groups["groups"].index(self.mesh.rank) // groups["size"] * groups["size"]
             members = groups["groups"][at : at + groups["size"]]
             world = world_of(self.mesh.count, "Sharded.numpy")

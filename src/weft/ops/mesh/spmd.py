@@ -205,6 +205,7 @@ def _leaf_value(leaf: Any) -> Any:
 
 def _matches(name: str, pattern: str) -> bool:
     """Whether a leaf, or something that it is inside of, is called so."""
+    # model['up'][0] as model.up.0: brackets mean something else in patterns.
     plain = re.sub(r"\[['\"]?([^'\"\]]*)['\"]?\]", r".\1", name)
     return any(
         fnmatchcase(plain, wanted) or fnmatchcase(plain, f"{wanted}.*")

@@ -183,6 +183,8 @@ def debug_float(value: float) -> str:
         return "NaN" if math.isnan(value) else "inf" if value > 0 else "-inf"
     if value == 0 or 1e-4 <= abs(value) < 1e16:
         return repr(value)
+    # Python's shortest digits are Rust's; only where an exponent begins and how it is written
+    # differ.
     sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
     first, rest = str(digits[0]), "".join(map(str, digits[1:]))
     scale = int(exponent) + len(digits) - 1

@@ -125,6 +125,7 @@ def _object(
     for name in fields:
         if name not in value:
             raise _bad_json(path, f"the field {name!r} is missing")
+    # All fields are there, so that with as many there is none that is unknown: nearly every object.
     if len(value) > len(fields):
         unknown = [name for name in value if name not in fields and name not in optional]
     else:
@@ -385,6 +386,7 @@ def _literal_in(data: Json, path: str) -> TensorLiteral:
         payload = bytes(raw)
     except (TypeError, ValueError):
         raise _bad_json(f"{path}.bytes", "expected numbers from 0 to 255") from None
+    # `bytes` takes a boolean for 0 or 1.
     if bool in set(map(type, raw)):
         raise _bad_json(f"{path}.bytes", "expected numbers from 0 to 255 but found a boolean")
     return TensorLiteral(_spec_in(data["spec"], f"{path}.spec"), payload)

@@ -107,6 +107,7 @@ def _copy(new_id: int, value_id: int, kind: ValueType | None) -> Instruction:
             f"a region returns %{value_id} of type {kind}, which the wire form can only express "
             "as the last instruction; return its elements instead"
         )
+    # A broadcast to a tensor's own shape is the identity that every reader knows.
     return Instruction(new_id, BroadcastTo(kind.shape), (Ref(value_id),), kind)
 
 

@@ -20,6 +20,7 @@ def grain(address: Expr, item: int) -> int:
     if 1 not in steps:
         return 0
     steps.remove(1)
+    # Rows begin at sums of multiples of these numbers, and so at multiples of whatever divides all.
     return math.gcd(ROW, *(number * item for number in (*steps, address.constant)))
 
 

@@ -65,6 +65,8 @@ class _Finder:
             return None
         (tap,), (phase,) = taps, phases
         step = self.sizes[phase]
+        # phase + step * tap < size: the taps of a window of `size` are dealt out to the phases in
+        # turn, so that those of the first phases may have one more.
         if coefficient(expr, phase) != 1 or coefficient(expr, tap) != step:
             return None
         # No phase is without a tap, and none has one that the axis has not.

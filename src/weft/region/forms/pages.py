@@ -50,6 +50,7 @@ def find_pages(kernel: Kernel, let: Let, key: str) -> Paged | None:
     if len(sizes) != 1:
         return None
     (size,) = sizes
+    # key mod size, in the form that index expressions have. Equal expressions are one object.
     row = axis(key) - floordiv(axis(key), size) * size
     page = Param(read.places[0].param)
     found: list[Expr] = []

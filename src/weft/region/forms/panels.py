@@ -56,6 +56,7 @@ def _panels(
     width = shape[-1]
     whole = tuple(kernel.sizes[each] for each in names) == shape[1:-1]
     lies = read.index[0] == axis(own) // width and read.index[-1] == axis(own) % width
+    # The last panel may have rows or columns that nobody asks for.
     if not whole or not lies or shape[0] * width < kernel.sizes[own]:
         return None
     return Panels(side, read.tensor, own, width, names)

@@ -139,6 +139,8 @@ def _of_sides(
         return None
     inside = zip((down, along), tensors[read.tensor].shape[2:], strict=True)
     guards = {Guard(expr, size) for expr, size in inside}
+    # Lines of results are as long as those of the image: the middle tap is at the result's own
+    # column.
     if not {*kernel.open_guards(read)} <= guards or along.constant != -(TAPS // 2):
         return None
     if {lines.element, columns.element} != pooled or {
@@ -263,8 +265,10 @@ def pools_first(kernel: Kernel, found: Planes) -> bool:
 def _grows(let: Let, used: Sequence[bool]) -> bool:
     """Whether a value is never less where those operands that are `used` are larger."""
     match let.expr:
+        # Rounding keeps the order of two numbers, or makes them equal.
         case Cast() | Unary(fn="relu"):
             return let.dtype in (BF16, F16, F32)
+        # What is beside the sums is a number of the filter, the same for a whole window.
         case Binary(fn="add" | "max" | "min"):
             return True
         case Binary(fn="sub"):

@@ -93,6 +93,8 @@ def _passes_through(kernel: Kernel, roles: Roles, middle: str) -> bool:
     folds = {let.name for let in kernel.body if is_row_fold(let, roles)}
     ends = {output.value for output in kernel.outputs}
     ends |= {folded_value(kernel.let(name)) for name in folds}
+    # `around`: what is made of the contraction on a way that does not lead through the middle;
+    # `rows`: what is made of a fold.
     around, rows = {roles.contraction}, set(folds)
     for let in kernel.body:
         used = {*operands(let)}

@@ -112,6 +112,8 @@ class Slide:
         shifts, found = self.shifts(vector), set()
         for edge in self.edges:
             first = shifts[edge.reader] - shifts[edge.stage]
+            # For its `vector` columns a lane needs these, counted from its own first: those below
+            # `vector` it has itself, whoever else asks for the others gets them with it.
             for column in range(first + edge.low, first + edge.high + vector):
                 if column >= vector:
                     found.add((edge.reader, edge.stage, edge.row, column))

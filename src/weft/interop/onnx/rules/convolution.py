@@ -44,6 +44,8 @@ def paddings(
         return [(0, 0)] * count
     found = []
     for size, span, stride in zip(sizes, spans, strides, strict=True):
+        # As many windows as there are steps in the axis: the last begins at (n - 1) * stride and
+        # must end in the padding.
         total = max((-(-size // stride) - 1) * stride + span - size, 0)
         small, large = total // 2, total - total // 2
         found.append((small, large) if auto == "SAME_UPPER" else (large, small))
@@ -75,6 +77,8 @@ def less_zero_point(x: Tensor, zero: Tensor | None, axis: int = 0) -> Value:
         zero = zero.reshape([-1 if i == axis else 1 for i in range(x.ndim)])
     elif zero.size == 1:
         zero = zero.reshape(())
+    # Of numbers of 8 bits, differences have products below 2^16, and sums of 2^37 of these are
+    # exact.
     return x.astype(F64) - zero.astype(F64)
 
 
@@ -107,6 +111,7 @@ def conv_transpose(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = 
     groups = call.attr("group", 1)
     made = _TRANSPOSED[count](x, weight, None, strides, 0, 0, groups, dilations)
     widths = [(0, 0), (0, 0)]
+    # A padding below zero cuts off: all windows are made, and what is wanted is taken out of them.
     widths += [(-a, a + n - have) for a, n, have in zip(low, wanted, whole, strict=True)]
     made = functional.pad(made, widths) if any(map(any, widths)) else made
     return made if bias is None else made + bias.reshape((1, -1, *[1] * count))

@@ -54,6 +54,8 @@ def max_pool(call: Call, x: Tensor) -> Value:
     sizes = [int(size) for size in x.shape]
     elements = math.prod(sizes[2:])
     if call.attr("storage_order", 0):
+        # The index along each axis, taken out of a number whose last axis runs fastest, put into
+        # one whose first does.
         left, moved, stride = found, wf.zeros_like(found), 1
         for place, size in enumerate(sizes[2:]):
             below = math.prod(sizes[3 + place :])

@@ -14,6 +14,7 @@ def matrix_product(x: Tensor, y: Tensor) -> Value:
     """A product over the last two axes; that of integers wraps, as their sums do."""
     if not x.dtype.is_integer or x.dtype.bits > 32:
         return wf.matmul(x, y)
+    # What wraps at 64 bits and then at fewer is what wraps at fewer all along.
     return wrapped(wf.matmul(wrapped(x, SI64), wrapped(y, SI64)), x.dtype)
 
 

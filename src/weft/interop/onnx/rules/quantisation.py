@@ -109,6 +109,7 @@ def dynamic_quantize_linear(call: Call, x: Tensor) -> tuple[Tensor, Tensor, Tens
     zero = wf.full((), 0.0, dtype=x.dtype)
     low, high = wf.minimum(wf.min(x), zero), wf.maximum(wf.max(x), zero)
     scale = (high - low) / 255.0
+    # Zeros alone have the scale 0, and any other makes 0 of them.
     safe = wf.where(wf.equal(scale, 0), wf.ones_like(scale), scale)
     offset = _saturate_to(wf.round(wf.clip(-low / safe, 0.0, 255.0)), UI8)
     steps = wf.round(x / safe) + offset.astype(x.dtype)

@@ -38,6 +38,8 @@ def _epilogue(node: ir.Epilogue, address: AddressText) -> Iterator[str]:
         elif isinstance(source, ir.StagedElements):
             yield f"u32 {source.name}_s_ = {address(source.row)};"
             yield f"pin({source.name}_s_);"
+            # What is mixed into the addresses of a row is the same all along it, since rows begin
+            # at whole spans, and the same eight rows on, where the pattern begins again.
             mask = (1 << source.swizzle.bits) - 1
             yield f"const u32 {source.name}_x_ = ({source.name}_s_ >> 7 & {mask}) << 4;"
     yield "#pragma unroll"
@@ -55,6 +57,9 @@ def _draw_together(node: ir.DrawBits) -> Iterator[str]:
     yield f"const int row_ = {text(node.fragment.row)};"
     yield f"const int column_ = {text(node.fragment.column)};"
     yield f"const u32 own_ = {'row_ & 3' if down else 'column_ >> 1 & 1'};"
+    # A block has four neighbouring elements. Along a row they are two lanes': these share the
+    # blocks of their two rows, and make one each. Down a column they are four lanes', which share
+    # those of two times four rows and two columns.
     half, side = ("own_ >> 1", "(own_ & 1)") if down else ("own_", "0")
     row = f"(i64)({'(row_ & ~3)' if down else 'row_'} + 8 * ({half})) * {node.row_factor}"
     column = f"(i64)({'column_' if down else '(column_ & ~3)'} + {side}) * {node.column_factor}"
@@ -151,6 +156,7 @@ def _staged_pairs(source: ir.StagedElements) -> Iterator[str]:
             yield f"load_shared_pair({name}_h{half}0_, {name}_h{half}1_, {place});"
         elif size == 1:
             yield f"const u32 {name}_a{half}_ = {place};"
+            # The pair is the lower or the upper half of a word.
             word = f"load_staged({name}_a{half}_ & ~3u) >> (({name}_a{half}_ & 2) * 8)"
             yield f"const u32 {name}_h{half}_ = {word};"
             for side in (0, 1):

@@ -484,6 +484,8 @@ class _Printer:
         """An operand of a matrix instruction: its descriptor, or its registers."""
         if isinstance(side, ir.RegAt):
             return ", ".join(at(side, i) for i in range(4))
+        # Descriptors have addresses in pieces of 16 bytes, in their lowest bits: a step needs no
+        # new one.
         return f"{side.descriptor} + {side.offset // 16}"
 
     def sums(self, statement: ir.AddRegisters | ir.RowStmt) -> Iterator[str]:

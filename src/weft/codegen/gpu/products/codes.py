@@ -249,6 +249,8 @@ class Products(Elementwise):
                     stream.bytes,
                 )
             )  # fmt: skip
+        # A group without copies counts as well: what a lane waits for is how many groups are behind
+        # it.
         return [ir.If(step < self.steps, tuple(scope.body)), ir.CommitGroup()]
 
     def cell(self, number: int, slot: Scalar) -> ir.Address:

@@ -226,6 +226,8 @@ class Tiles(Elementwise):
         after it asked for: its elements have all products of a slice to arrive in."""
         scope, sides, stages = Scope(inner, {}, []), (self.a, self.b), self.plan.stages
         for side, found in zip(sides, fetched, strict=True):
+            # Nobody reads there since the last meeting: what is multiplied in a slice's last step
+            # was loaded in the step before it.
             self.put(scope, side, found, (Name("slice") + (stages - 1)) % stages)
         for side, found in zip(sides, fetched if early else (), strict=early):
             after = self.fetch(scope, side, self.slice_after(stages))

@@ -99,12 +99,16 @@ class OuterBuilder(Sm90Builder):
         for side, tile in (("a", self.layout.a), ("b", self.layout.b)):
             for panel in range(tile.panels):
                 start = self.ring.slot * tile.bytes + panel * tile.panel_bytes
+                # All words of a row are cleared, so that it does not matter where the swizzle has
+                # put which.
                 at = ir.Address(side, start + row * ROW + word * _WORD)
                 clear.append(ir.StShared(at, "zero", F32))
         threads = _CONSUMERS * WARPGROUP
         body = (
             zero,
             ir.For("cleared", left + number // _WORDS, _DEPTH, threads // _WORDS, tuple(clear)),
+            # Matrix instructions read by another way, which sees what threads have written behind a
+            # fence.
             ir.ProxyFence(),
             ir.NamedBarrier(Lit(_MEETING), threads),
         )

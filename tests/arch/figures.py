@@ -56,12 +56,17 @@ def comments_of(text: str) -> int:
 
 
 def repeated_names() -> dict[str, int]:
-    """Names of functions that are no methods, by the number of modules that have one."""
+    """Names of functions that are no methods, by the number of modules that have one. Functions
+    that are registered and have no name (`_`), and what Python calls (`__dir__`), do not count."""
     found: defaultdict[str, set[Path]] = defaultdict(set)
     for path, text in sources():
         for name in re.findall(r"^def (\w+)", text, re.MULTILINE):
             found[name].add(path)
-    return {name: len(paths) for name, paths in found.items() if len(paths) > MANY}
+    return {
+        name: len(paths)
+        for name, paths in found.items()
+        if len(paths) > MANY and name != "_" and not name.startswith("__")
+    }
 
 
 def names_of_ops() -> set[str]:

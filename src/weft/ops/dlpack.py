@@ -26,6 +26,7 @@ _CODES = {
 _CODE_OF = {dtype: code for code, dtype in _CODES.items()}
 _CODE_AT = 20
 """Where the type code stands in a DLTensor: behind the data, the device and the rank."""
+# Version, context, deleter and flags, 8 bytes each.
 _TENSOR_AT = {b"dltensor": 0, b"dltensor_versioned": 32}
 """Where the DLTensor stands behind a capsule, by the capsule's name."""
 

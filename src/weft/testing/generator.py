@@ -383,10 +383,12 @@ def grid(value: Number) -> float:
     if isinstance(value, int) or value == 0:
         return 1.0
     numerator, denominator = float(value).as_integer_ratio()
+    # A float is a whole number over a power of two: the lowest bit of the one over the other.
     return float(numerator & -numerator) / denominator
 
 
 def _round_down(value: float) -> float:
     """The number of two significant bits next to `value` on the side of zero or below."""
     mantissa, exponent = math.frexp(value)
+    # The mantissa is from a half on: times 4 two of its bits are whole.
     return math.ldexp(math.floor(mantissa * 4), exponent - 2)

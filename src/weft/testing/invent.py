@@ -39,6 +39,8 @@ def _invent_floats(choices: Choices, dtype: DType, want: Want) -> Facts | None:
         top *= 2
     bits = min(choices.choose((2, 3, 4, precision - 1)), precision - 1)
     low, high = max(want.low, -top), min(want.high, top)
+    # What is wanted may lie between two steps of a coarse grid: finer ones follow until one has a
+    # number there.
     for used in range(bits, precision + 1):
         step = top / 2**used
         first, last = math.ceil(low / step), math.floor(high / step)

@@ -101,6 +101,8 @@ class _Search:
     def _size(self) -> int:
         case = self.case
         elements = sum(array.size for array in case.inputs)
+        # Instructions count first: whoever reads the program looks at them, and hardly at the
+        # elements.
         return elements + 1000 * sum(len(body.body) for body in case.program.bodies)
 
     def _keep(self, case: Case) -> bool:

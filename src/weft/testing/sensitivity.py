@@ -130,10 +130,14 @@ class _Disturbed(Op):
         if self.inner.family == "linear_algebra":
             reach = np.full_like(reach, _FACTOR_ULPS * np.max(unit, initial=0.0))
         elif precise is not None:
+            # What the op itself has lost on these operands may be more than some ulp of the result:
+            # that of a sum that cancels.
             errors = np.where(np.isfinite(plain), np.abs(plain - precise), 0.0)
             errors = np.where(np.isfinite(errors), errors, 0.0)
             rounded = errors > 0
             if part_dtype(kind.dtype) is F64 and self.mnemonic in _INEXACT:
+                # Nothing wider shows which elements were rounded: whole numbers are taken for
+                # exact.
                 rounded = np.isfinite(plain) & (plain != np.rint(plain))
             reach = np.where(rounded, np.maximum(reach, np.max(errors, initial=0.0)), 0.0)
         if not reach.any():

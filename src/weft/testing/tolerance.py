@@ -144,6 +144,7 @@ def _find_overflowing(got: Array, truth: Array, dtype: DType) -> Array:
         real = _find_overflowing(got.real, truth.real, part_dtype(dtype))
         return np.asarray(real | _find_overflowing(got.imag, truth.imag, part_dtype(dtype)))
     info: Any = ml_dtypes.finfo
+    # Four ulp of the largest number, which is nearly 2^p of them.
     top, slack = float(info(dtype.numpy).max), 2.0 ** (2 - dtype.precision)
     near = (np.abs(truth) >= top * (1 - slack)) & (np.abs(truth) <= top * (1 + slack))
     large = (np.abs(got) >= top * (1 - slack)) & (np.sign(got) == np.sign(truth))

@@ -8,7 +8,7 @@ What is read of memory at several places is a stage too, a copy: it is loaded on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import prod
@@ -16,6 +16,7 @@ from math import prod
 from weft.foundation.index_expr import Axis, Expr, axis, bounds, coefficient, constant
 from weft.foundation.records import dataclass
 from weft.region.form import Ring, Staged
+from weft.region.forms.joined_columns import with_joined_columns
 from weft.region.forms.staged import find_staged
 from weft.region.ir import Kernel, KernelAxis, Let, Pattern, Read, Reduce, Stage, Tensor, walk
 
@@ -80,10 +81,11 @@ def find_sliding(kernel: Kernel, tensors: Mapping[str, Tensor], limits: Limits) 
     if isinstance(found, str):
         return found
     for name in _read_repeatedly(kernel):
-        copied = _sliding(_with_copy(found.kernel, tensors[name]), found.copies + 1, limits)
+        more = _with_copy(kernel, tensors[name])
+        copied = _sliding(more, found.copies + 1, limits)
         # What does not follow the rows is read where it is needed.
         if isinstance(copied, Sliding) and copied.form.slide == found.form.slide:
-            found = copied
+            kernel, found = more, copied
     return found
 
 
@@ -136,9 +138,10 @@ def _sliding(kernel: Kernel, copies: int, limits: Limits) -> Sliding | str:
     form = find_staged(kernel)
     if isinstance(form, str):
         return form
-    columns = list(_column_axes(kernel, form))
-    if not all(columns):
+    joined = with_joined_columns(kernel, form)
+    if joined is None:
         return "rows of it have several axes"
+    kernel, columns = joined
     if max(ring.depth for ring in form.rings) > limits.rows:
         return f"more than {limits.rows} rows of a stage are alive at a time"
     for part in kernel.parts:
@@ -158,18 +161,7 @@ def _sliding(kernel: Kernel, copies: int, limits: Limits) -> Sliding | str:
                 if reach is None:
                     return f"{part.name} reads {let.expr.tensor} along other columns than its own"
                 edges.append(Edge(number, stage, *reach, row))
-    return Sliding(kernel, copies, form, tuple(columns), tuple(edges))
-
-
-def _column_axes(kernel: Kernel, form: Staged) -> Iterator[str]:
-    """The axis inside of the rows of each part; nothing where there are several."""
-    for stage, ring in zip(kernel.stages, form.rings, strict=True):
-        outside = {ring.axis, *ring.batch}
-        inside = [found.name for found in stage.outer if found.name not in outside]
-        yield inside[0] if len(inside) == 1 else ""
-    outside = {form.slide, *form.batch}
-    inside = [a.name for a in kernel.axes if not a.reduce and a.name not in outside]
-    yield inside[0] if len(inside) == 1 else ""
+    return Sliding(kernel, copies, form, columns, tuple(edges))
 
 
 def _columns_reached(part: Kernel, column: str, expr: Expr) -> tuple[int, int] | None:

@@ -42,7 +42,7 @@ class Warps(Walk):
         super().__init__(kernel, refs, plan, slide)
         self.width, self.warps = slide.width(plan.vector), warps_of(kernel, plan, slide)
         self.shifts, self.threads = slide.shifts(plan.vector), self.warps * LANES
-        self.tiles = -(-kernel.sizes[slide.columns[-1]] // self.width)
+        self.tiles = -(-slide.kernel.sizes[slide.columns[-1]] // self.width)
         self.sizes["tile"] = -(-self.tiles // self.warps)
         self.kept: list[list[list[str]]] = []
         """Of each stage, the rows of before, the last first, and the columns of each."""

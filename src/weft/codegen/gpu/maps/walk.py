@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.body.across import Run
+from weft.codegen.gpu.body.index import Indexer
 from weft.codegen.gpu.body.peephole import recognise
 from weft.codegen.gpu.body.reductions import Reduction
 from weft.codegen.gpu.body.scopes import ALWAYS, Group, Scope, Sweep
@@ -30,12 +31,23 @@ from weft.codegen.gpu.ir.element_ops import ElementOp
 from weft.codegen.gpu.ir.scalar import Lit, Name, Scalar, both
 from weft.foundation.dtypes import F32, DType
 from weft.foundation.errors import InternalError
-from weft.foundation.index_expr import Axis, Expr, coefficient
+from weft.foundation.index_expr import Axis, Expr, FloorDiv, axes_of, coefficient
 from weft.plan.ir import StagedPlan
 from weft.plan.staged import strip_of
 from weft.region.forms.sliding import Sliding
-from weft.region.ir import Binary, Const, Kernel, Let, Read
+from weft.region.ir import AxisIndex, Binary, Const, Kernel, Let, Read
+from weft.region.ir import walk as walk_lets
 from weft.region.structure import buffers
+
+
+class Along(NamedTuple):
+    """How a part goes along its rows: an axis, the hull of a row of the results, and the first row
+    of a strip that it computes."""
+
+    axis: str
+    low: int
+    high: int
+    first: int
 
 
 class At(NamedTuple):
@@ -62,6 +74,11 @@ class Part(Emitter):
         super().__init__(replace(kernel, outputs=outputs), refs)
         self.of, self.number = walk, number
         self.column = walk.slide.columns[number]
+        ring = None if walk.ends(number) else walk.slide.rings[number]
+        axis, low, high = (
+            (ring.axis, ring.low, ring.high) if ring else (walk.slide.form.slide, 0, 0)
+        )
+        self.along = Along(axis, low, high, high - walk.slide.form.warm_up)
         self.names, self.numbers = walk.names, walk.numbers
         self.written = walk.written
         if not walk.ends(number):
@@ -101,6 +118,7 @@ class Part(Emitter):
         before.append(ir.Let(name, first))
         size, group = self.kernel.sizes[self.column], self.lanes
         low, high = self.of.columns_of(self.number)
+        self.indexer = Indexer(self.ranges_from(low), self.params)
         for step in range(self.of.vector):
             place, inside = Name(name) + step, both(ALWAYS, ALWAYS)
             if low + step < 0:
@@ -108,6 +126,16 @@ class Part(Emitter):
             if high + step >= size:
                 inside = both(inside, place < size)
             group.instances.append(Scope(root, {self.column: place}, before, inside, group))
+
+    def ranges_from(self, column: int) -> dict[str, tuple[int, int]]:
+        """Where the axes stand, whose points before the first row and column are computed too: that
+        matters where an index divides."""
+        known = dict(self.indexer.ranges)
+        before = {self.column: column, self.along.axis: self.along.first}
+        for name in _divided(self.kernel) & before.keys():
+            low, high = known[name]
+            known[name] = min(low, before[name]), high
+        return known
 
     def row(
         self, axis: str, place: Scalar, inside: Scalar, body: list[ir.Stmt], turn: int = 0
@@ -145,9 +173,8 @@ class Part(Emitter):
         stage, ring = slide.kernel.stages[number], slide.rings[number]
         index = {a.name: e for a, e in zip(stage.outer, read.index, strict=True)}
         at = self.at[next(id(scope) for scope in reversed(home.chain()) if id(scope) in self.at)]
-        own = slide.rings[self.number] if not of.ends(self.number) else None
-        along, high = (own.axis, own.high) if own else (slide.form.slide, 0)
-        age = ring.high - high - _distance_from_axis(index[ring.axis], along, home)
+        rows = _distance_from_axis(index[ring.axis], self.along.axis, home)
+        age = ring.high - self.along.high - rows
         column = _distance_from_axis(index[slide.columns[number]], self.column, home)
         column += of.shifts[self.number] - of.shifts[number] + at.column
         if not 0 <= age < ring.depth or column < 0:
@@ -188,6 +215,8 @@ class Walk(ABC):
     """How far the first column of every part lies from that of the results."""
     threads: int
     """Of a block."""
+    rows_of_step: int = 1
+    """Rows that a step makes of every part."""
 
     def __init__(self, kernel: Kernel, refs: Refs, plan: StagedPlan, slide: Sliding) -> None:
         self.slide, self.plan, self.vector = slide, plan, plan.vector
@@ -209,11 +238,6 @@ class Walk(ABC):
     @property
     def grid(self) -> int:
         return prod(self.sizes.values())
-
-    @property
-    @abstractmethod
-    def rows_of_step(self) -> int:
-        """Rows that a step makes of every part."""
 
     @abstractmethod
     def columns_of(self, number: int) -> tuple[int, int]:
@@ -242,22 +266,29 @@ class Walk(ABC):
     def row_of(self, number: int, step: Scalar, body: list[ir.Stmt], turn: int = 0) -> Group:
         """The points of a part in a row, by the rows since the first of the strip. Those exist that
         the strip needs."""
-        slide, part = self.slide, self.parts[number]
-        ring = None if self.ends(number) else slide.rings[number]
-        axis, high, low = (ring.axis, ring.high, ring.low) if ring else (slide.form.slide, 0, 0)
-        warm_up = slide.form.warm_up
-        size = part.kernel.sizes[axis]
-        row, behind = part.fresh("row"), high - warm_up
-        body.append(ir.Let(row, Name("row") + step + behind))
+        part = self.parts[number]
+        axis, low, high, first = part.along
+        size, row = part.kernel.sizes[axis], part.fresh("row")
+        body.append(ir.Let(row, Name("row") + step + first))
         inside: Scalar = ALWAYS
-        if behind < low:
-            inside = both(inside, step >= warm_up + low - high)
+        if first < low:
+            inside = both(inside, step >= low - first)
         if low < 0:
             inside = both(inside, Name(row) >= 0)
-        more = self.rows_of_step - 1 + (number < slide.copies) * self.rows_of_step
+        more = self.rows_of_step - 1 + (number < self.slide.copies) * self.rows_of_step
         if self.sizes["strip"] * self.rows + high + more > size:
             inside = both(inside, Name(row) < size)
         return part.row(axis, Name(row), inside, body, turn)
+
+
+def _divided(kernel: Kernel) -> set[str]:
+    """The axes of which an index of a kernel has quotients."""
+    reads = [let.expr for let in walk_lets(kernel.body) if isinstance(let.expr, Read)]
+    exprs = [e for read in reads for e in (*read.index, *(g.expr for g in read.guards))]
+    exprs += [let.expr.expr for let in kernel.body if isinstance(let.expr, AxisIndex)]
+    exprs += [expr for output in kernel.outputs for expr in output.index]
+    terms = (term for expr in exprs for term, _ in expr.terms if isinstance(term, FloorDiv))
+    return {name for term in terms for name in axes_of(term.value)}
 
 
 def _distance_from_axis(expr: Expr, name: str, scope: Scope) -> int:

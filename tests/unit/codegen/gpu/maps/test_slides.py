@@ -67,6 +67,12 @@ def weighted(x: Any) -> Any:
     return blur(h * h)
 
 
+def colours(x: Any) -> Any:
+    """Images whose channels lie side by side, with a weight for each, beyond a border."""
+    h = functional.pad(x[:, :-2] + x[:, 2:] * x[0, 0], [(1, 1), (2, 2), (0, 0)], value=2.0)
+    return h[:-2] - h[1:-1] + h[2:]
+
+
 PROGRAMS: dict[str, tuple[Function, tuple[int, ...], str]] = {
     "blurs": (lambda x: blur(blur(x)), SHAPE, "f32"),
     "blurs of odd rows": (lambda x: blur(blur(x)), (11, 71), "f32"),
@@ -80,7 +86,9 @@ PROGRAMS: dict[str, tuple[Function, tuple[int, ...], str]] = {
     "sharpened": (lambda x: sharpened(sharpened(x)), SHAPE, "f32"),
     "two results": (two, SHAPE, "f32"),
     "windows": (lambda x: blur(pooled(x)), SHAPE, "f32"),
+    "channels": (colours, (11, 30, 3), "f32"),
     "rows and columns": (weighted, SHAPE, "f32"),
+    "channels of halves": (lambda x: colours(colours(x)), (11, 30, 4), "f16"),
 }
 
 
@@ -116,6 +124,7 @@ def agrees(program: Program, made: InterpretedExecutable, seed: int = 0) -> None
 def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small programs have stages as large ones have."""
     monkeypatch.setattr("weft.region.cost.slide_seconds", lambda *given: 0.0)
+    monkeypatch.setattr("weft.region.from_poly_view._Lowering._repeats", lambda *given: True)
     monkeypatch.setattr(
         "weft.region.from_poly_view._cheapest", lambda found, _: [*found.values()][-1]
     )
@@ -227,6 +236,16 @@ def test_rows_far_apart_have_no_place_in_registers() -> None:
     module: Module = cluster.compilation["region"]
     (kernel,) = module.kernels
     assert find_slide(kernel, module.tensors) == "more than 16 rows of a stage are alive at a time"
+
+
+@pytest.mark.usefixtures("cheap")
+def test_columns_and_channels_are_one_row() -> None:
+    made = compiled(program_of(*PROGRAMS["channels"]))
+    module, (kernel,) = with_stages(made)
+    slide = slide_of(kernel, module.tensors)
+    assert len(module.kernels) == 1
+    assert [slide.kernel.parts[-1].sizes[name] for name in slide.columns[-1:]] == [32 * 3]
+    assert made.compilation["plan"].of(kernel.name).tile.keys() == {"i0", "i1"}
 
 
 def test_lanes_stand_before_those_that_read_them() -> None:

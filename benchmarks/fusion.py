@@ -6,8 +6,8 @@
 Levels take turns, one thread each, and the least processor time of all rounds counts: a clock on
 the wall also tells who else was at work. Estimates are the cost model's, for all kernels of a
 program together, on all cores. With --prices there are estimates alone, of the twelve programs of
-`fusion_programs` for a CPU and a GPU, beside a bound of all choices; it ends with 1 if exact fusion
-is dearer than greedy on one.
+`fusion_programs` and of its filters for a CPU and a GPU, beside a bound of all choices; it ends
+with 1 if exact fusion is dearer than greedy on one.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def prices() -> int:
     print("| program | " + " | ".join(f"{t} -O2, µs | -O3 | at least" for t in TARGETS) + " |")
     print("|---|" + "---:|" * 3 * len(TARGETS))
     cheaper, dearer = dict.fromkeys(TARGETS, 0), 0
-    for name, line in fusion_programs.PROGRAMS.items():
+    for name, line in {**fusion_programs.PROGRAMS, **fusion_programs.FILTERS}.items():
         program = weft_program(line, [np.zeros(shape, np.float32) for shape in line.shapes])
         shown = []
         for target in TARGETS:

@@ -1,4 +1,5 @@
-"""Twelve programs that fusion decides about, each as one function for Weft, JAX and PyTorch.
+"""Twelve programs that fusion decides about, each as one function for Weft, JAX and PyTorch, and
+filters of which a GPU keeps rows in shared memory, or whose rows have columns and channels.
 
 A function takes `f`, which has what the libraries call by other names, and arrays. Sizes are those
 of a CPU with a few cores; programs 5 and 12 are 1024 cubed.
@@ -6,8 +7,9 @@ of a CPU with a few cores; programs 5 and 12 are 1024 cubed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import exp
 from typing import Any, TypeAlias
 
 Program: TypeAlias = Callable[..., Any]
@@ -57,6 +59,42 @@ def harris(f: Any, x: Any) -> Any:
     gy = (down - up)[:, :-2] + 2 * (down - up)[:, 1:-1] + (down - up)[:, 2:]
     a, b, c = box(gx * gx), box(gx * gy), box(gy * gy)
     return a * c - b * b - 0.04 * (a + c) * (a + c)
+
+
+GAUSS = tuple(exp(-((place - 15) ** 2) / 50) for place in range(31))
+
+
+def gauss31(f: Any, x: Any) -> Any:
+    """A separable blur of 31 taps."""
+    return weighted(weighted(x, 1, GAUSS), 0, GAUSS)
+
+
+def weighted(x: Any, axis: int, weights: Sequence[float], apart: int = 1) -> Any:
+    """Sums along an axis, with weights, of elements that are so far apart."""
+    count, total = x.shape[axis] - (len(weights) - 1) * apart, None
+    for place, weight in enumerate(weights):
+        at = (slice(None),) * axis + (slice(place * apart, place * apart + count),)
+        part = x[at] * weight
+        total = part if total is None else total + part
+    return total
+
+
+def blur_nhwc(f: Any, x: Any) -> Any:
+    """Two blurs of 3 by 3 of images whose channels lie side by side."""
+    for _ in range(2):
+        x = weighted(weighted(x, 2, (0.25, 0.5, 0.25)), 1, (0.25, 0.5, 0.25))
+    return x
+
+
+def gauss31_nhwc(f: Any, x: Any) -> Any:
+    return weighted(weighted(x, 2, GAUSS), 1, GAUSS)
+
+
+def far_apart(f: Any, x: Any) -> Any:
+    """Two dilated filters, whose taps are 12 rows and columns from one another."""
+    for axis in (1, 0):
+        x = weighted(x, axis, (0.125, 0.25, 0.25, 0.25, 0.125), 12)
+    return x
 
 
 def norm_product(f: Any, x: Any, g: Any, w: Any) -> Any:
@@ -113,4 +151,10 @@ PROGRAMS: dict[str, Line] = {
     "product, gelu, product": Line(mlp, ((16384, 64), (64, 256), (256, 64))),
     "product, log-sum-exp": Line(product_logsumexp, ((512, 256), (256, 8192))),
     "product and its gelu": Line(two_results, ((1024, 1024), (1024, 1024))),
+}
+FILTERS: dict[str, Line] = {
+    "gauss31": Line(gauss31, ((1500, 1500),)),
+    "edges far apart": Line(far_apart, ((1500, 1500),)),
+    "blur of NHWC rows": Line(blur_nhwc, ((8, 512, 512, 3),)),
+    "gauss31 of NHWC rows": Line(gauss31_nhwc, ((2, 512, 512, 4),)),
 }

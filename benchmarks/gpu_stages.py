@@ -1,4 +1,5 @@
-"""The stencil programs of `fusion_programs` on a GPU: kernels with stages beside torch.compile.
+"""The stencil programs and filters of `fusion_programs` on a GPU: kernels with stages beside
+torch.compile.
 
     PYTHONPATH=src:.gpu-wheels python3 -m benchmarks.gpu_stages [--sizes 1500,6000] [--peers torch]
 
@@ -18,18 +19,19 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.fusion_peers import weft_program
-from benchmarks.fusion_programs import PROGRAMS
+from benchmarks.fusion_programs import FILTERS, PROGRAMS
 from benchmarks.gpu_device import Machine, Ours
 from benchmarks.needed import need_gpu
 
 STENCILS: Final = ("blur4", "jacobi4", "unsharp", "harris")
+LINES: Final = {**PROGRAMS, **FILTERS}
 LAUNCHES: Final = 30
 TOLERANCE: Final = 1e-4
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--programs", default=",".join(STENCILS))
+    parser.add_argument("--programs", default=",".join((*STENCILS, *FILTERS)))
     parser.add_argument("--sizes", default="1500,6000")
     parser.add_argument("--peers", default="torch", help="torch, or nothing")
     options = parser.parse_args()
@@ -43,13 +45,23 @@ def main() -> int:
     return 0
 
 
+def shape_of(name: str, size: int) -> tuple[int, ...]:
+    """An image of that size; of several with channels, a share of its points each."""
+    ((first, *_, last),) = LINES[name].shapes
+    if len(LINES[name].shapes[0]) == 2:
+        return size, size
+    edge = round(size / (first * last) ** 0.5)
+    return first, edge, edge, last
+
+
 def row(machine: Machine, name: str, size: int, *, beside: bool) -> str:
     """A line of the table."""
-    torch, line = machine.torch, PROGRAMS[name]
-    x = 0.3 * torch.randn(size, size, device="cuda")
+    torch, line = machine.torch, LINES[name]
+    shape = shape_of(name, size)
+    x = 0.3 * torch.randn(*shape, device="cuda")
     library = SimpleNamespace()
     wanted = line.program(library, x.double()).float()
-    program = weft_program(line, [np.zeros((size, size), np.float32)])
+    program = weft_program(line, [np.zeros(shape, np.float32)])
     asked: Any = SimpleNamespace(program=lambda: program, target="sm90")
     ours = Ours(machine, asked, [x])
     calls: dict[str, Callable[[], Any]] = {"weft": ours.run}

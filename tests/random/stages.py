@@ -12,8 +12,8 @@ runs and is compared with the reference:
     sm80, sm90  by the meaning of the GPU dialect
     cuda        on the GPU of this machine
 
-For a GPU there are programs with narrow floats too. Every wrong program is printed with its seed,
-also one that ends its process.
+For a GPU there are programs with narrow floats too, and with filters whose places are far apart, of
+images with channels. Every wrong program is printed with its seed, also one that ends its process.
 """
 
 from __future__ import annotations
@@ -49,16 +49,17 @@ from weft.driver.stages.generators import generator_for
 from weft.foundation.dtypes import BY_NAME
 from weft.foundation.errors import WeftWarning
 from weft.plan.ir import PlanSet, StagedPlan
-from weft.plan.slides import slide_of
-from weft.plan.staged import depths_of, first_stages, strip_of
+from weft.plan.staged import RING, depths_of, first_stages, strip_of
 from weft.plan.text import dumps, loads
 from weft.ptir import Program
+from weft.region.forms.shared_slides import SharedSlide, find_shared_slide
+from weft.region.forms.slides import Slide, find_slide
 from weft.region.fusion.bounds import Bounds
 from weft.region.interp import run_kernel
 from weft.region.interp_rows import run_rows
 from weft.region.ir import Kernel, Module
 from weft.target.known import target_named
-from weft.target.target import Kind
+from weft.target.target import Kind, Target
 
 Array = NDArray[Any]
 PRICED: Final = (
@@ -75,11 +76,19 @@ COUNT: Final = 31_000
 class _Draw:
     """A function under construction, with its values so far."""
 
-    def __init__(self, seed: int, narrow: bool = False) -> None:
+    def __init__(self, seed: int, narrow: bool = False, far: bool = False) -> None:
         self.random = random.Random(seed)
+        self.far = far
+        """Whether windows have places that are far apart, and images channels behind columns."""
+        self.rows, self.columns = -2, -1
         rank = self.random.choice((2, 2, 2, 3))
         outer = [self.random.randint(1, 3)] * (rank - 2)
         self.shape = [*outer, self.random.randint(9, 40), self.random.randint(70, 150)]
+        if far:
+            self.shape[-2:] = self.random.randint(25, 60), self.random.randint(110, 200)
+            if self.random.random() < 0.4:
+                self.shape[-1:] = self.random.randint(40, 70), self.random.randint(2, 4)
+                self.rows, self.columns = -3, -2
         kinds = ["f32", "f32", "f64", "si32", *(("f16", "bf16", "si8") if narrow else ())]
         self.dtype = BY_NAME[self.random.choice(kinds)].numpy
         self.whole = np.issubdtype(self.dtype, np.integer)
@@ -98,10 +107,14 @@ class _Draw:
 
     def window(self, x: Any) -> Any:
         """A weighted sum of slices along rows or columns, or both."""
-        axes, rank = self.random.choice(([-1], [-2], [-2], [-1, -2])), len(x.shape)
+        rows, columns = self.rows, self.columns
+        axes = self.random.choice(([columns], [rows], [rows], [columns, rows]))
+        rank = len(x.shape)
         widths = {rank + a: self.random.randint(2, 3) for a in axes}
+        if self.far:
+            widths = {a: width + self.random.choice((0, 0, 7, 20)) for a, width in widths.items()}
         sizes = [n - widths.get(k, 1) + 1 for k, n in enumerate(x.shape)]
-        if min(sizes) < 1 or sizes[-1] < 65:
+        if min(sizes) < 1 or math.prod(sizes[columns:]) < 65:
             return self.point(x)
         total = None
         for _ in range(self.random.randint(2, 5)):
@@ -129,15 +142,22 @@ class _Draw:
     def padded(self, x: Any) -> Any:
         """A border of numbers, of which windows read."""
         low, high = ([self.random.randint(0, 2) for _ in x.shape] for _ in range(2))
-        if len(low) == 3:
+        if len(low) + self.rows == 1:
             low[0] = high[0] = 0
+        if self.columns < -1:
+            low[-1] = high[-1] = 0
         return self.window(functional.pad(x, list(zip(low, high, strict=True)), value=1))
 
     def pooled(self, x: Any) -> Any:
         """The largest element or the mean of every window, perhaps beyond a border."""
         border = self.random.randint(0, 1)
         widths = [self.random.randint(1 + border, 4) for _ in range(2)]
-        if len(x.shape) < 2 or x.shape[-1] + 2 * border - widths[1] < 64 or x.shape[-2] < 4:
+        if (
+            self.columns < -1
+            or len(x.shape) < 2
+            or x.shape[-1] + 2 * border - widths[1] < 64
+            or x.shape[-2] < 4
+        ):
             return self.point(x)
         images = x.reshape((1,) * (4 - len(x.shape)) + tuple(x.shape))
         exact = self.whole or self.random.random() < 0.5
@@ -158,8 +178,8 @@ def cut(x: Any, start: list[int], sizes: list[int]) -> Any:
     return x[tuple(slice(a, a + n) for a, n in zip(start, sizes, strict=True))]
 
 
-def make_program(seed: int, narrow: bool = False) -> Program:
-    made = _Draw(seed, narrow)
+def make_program(seed: int, narrow: bool = False, far: bool = False) -> Program:
+    made = _Draw(seed, narrow, far)
     with warnings.catch_warnings():
         # What is drawn here is the program, once.
         warnings.simplefilter("ignore", WeftWarning)
@@ -201,7 +221,7 @@ def check(seed: int, target: str = "cpu") -> int:
     on_device = target == "cuda"
     chosen = target_named(target_of_device() if on_device else target)
     on_gpu = chosen.kind is Kind.GPU
-    program = make_program(seed, narrow=on_gpu)
+    program = make_program(seed, narrow=on_gpu, far=on_gpu and seed % 3 == 0)
     signature = make_signature(program)
     first = Compilation(program, chosen, signature)
     with nullcontext() if seed % 4 == 0 else drawn_prices(seed):
@@ -211,7 +231,7 @@ def check(seed: int, target: str = "cpu") -> int:
     if not count:
         return 0
     if on_gpu:
-        text = drawn_slides(module, first["plan"], seed)
+        text = drawn_slides(module, first["plan"], seed, chosen)
     else:
         text = drawn_plans(first.text("plan"), seed)
     made = Compilation(program, chosen, signature, {"plan": text})
@@ -246,20 +266,53 @@ def drawn_prices(seed: int) -> Iterator[None]:
         yield
 
 
-def drawn_slides(module: Module, plans: PlanSet, seed: int) -> str:
+def drawn_slides(module: Module, plans: PlanSet, seed: int, target: Target) -> str:
     """The plans of a module with other columns, strips and blocks of warps."""
     draw, found = random.Random(seed), dict(plans.plans)
     for kernel in module.kernels:
         plan = plans.of(kernel.name)
         if isinstance(plan, StagedPlan):
-            slide = slide_of(kernel, module.tensors)
-            vector = draw.choice(slide.vectors())
-            along, across = plan.slide, next(name for name in plan.tile if name != plan.slide)
-            width = draw.randint(1, 4) * slide.width(vector)
-            tile = {along: draw.randint(1, 40), across: width}
-            made = replace(plan, vector=vector, unroll=draw.randint(1, 4), tile=tile)
+            shared = find_shared_slide(kernel, module.tensors, target)
+            registers = find_slide(kernel, module.tensors)
+            if isinstance(registers, str) or (draw.random() < 0.5 and not isinstance(shared, str)):
+                assert isinstance(shared, SharedSlide)
+                made = drawn_rings(draw, plan, shared, target)
+            else:
+                made = drawn_warps(draw, plan, registers)
             found[plans.kernels[kernel.name]] = made
     return dumps(replace(plans, plans=found))
+
+
+def drawn_warps(draw: random.Random, plan: StagedPlan, slide: Slide) -> StagedPlan:
+    """A plan with rows in registers."""
+    vector = draw.choice(slide.vectors())
+    along, across = plan.slide, next(name for name in plan.tile if name != plan.slide)
+    width = draw.randint(1, 4) * slide.width(vector)
+    tile = {along: draw.randint(1, 40), across: width}
+    return replace(plan, vector=vector, unroll=draw.randint(1, 4), tile=tile)
+
+
+def drawn_rings(
+    draw: random.Random, plan: StagedPlan, slide: SharedSlide, target: Target
+) -> StagedPlan:
+    """A plan with rows in shared memory."""
+    vector, rows = draw.choice(slide.vectors), draw.randint(1, 4)
+    along, across = plan.slide, next(name for name in plan.tile if name != plan.slide)
+    tile = {along: draw.randint(1, 40), across: vector * draw.randint(1, 40)}
+    least = slide.depths(rows)[slide.copies :]
+    depths = {f"s{n}": depth + draw.choice((0, 0, 1, rows)) for n, depth in enumerate(least)}
+    edges = tuple(
+        replace(edge, buffer=RING, depth=depths[edge.source]) for edge in plan.local_edges
+    )
+    made = replace(plan, vector=vector, unroll=rows, tile=tile, local_edges=edges)
+    held = slide.bytes(
+        vector, tile[across], [*slide.depths(rows)[: slide.copies], *depths.values()]
+    )
+    return (
+        made
+        if held <= target.limits.shared_bytes_per_block
+        else drawn_rings(draw, plan, slide, target)
+    )
 
 
 def _played(module: Module, text: str, inputs: list[Array]) -> list[Array]:

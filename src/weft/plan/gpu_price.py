@@ -20,18 +20,22 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
+from weft.foundation.errors import InternalError
 from weft.plan.attention import attention_seconds
 from weft.plan.group_tiles import group_seconds
 from weft.plan.ir import AttentionPlan, MapPlan, MmaPlan, Plan, RowPlan, StagedPlan
 from weft.plan.planes import planes_seconds
 from weft.plan.rows import chunks_of, row_count, row_length, rows_together
-from weft.plan.slides import slide_of
+from weft.plan.shared_slides import columns_of_block
+from weft.plan.slides import place_of
 from weft.plan.staged import strip_of
 from weft.plan.tensor_cores import product_seconds
 from weft.plan.walked_rows import as_rows
 from weft.region.cost import kernel_work, slide_operations
 from weft.region.forms.grouped import find_groups
+from weft.region.forms.shared_slides import Cut, SharedSlide
 from weft.region.ir import Fold, Kernel, Read, Reduce, Tensor, problem_of
+from weft.region.shared_price import SharedShape, shared_seconds
 from weft.region.slide_price import Shape, slide_seconds
 from weft.target import roofline
 from weft.target.target import Target
@@ -135,9 +139,15 @@ def _row_seconds(
 def _slide(
     kernel: Kernel, tensors: Mapping[str, Tensor], plan: StagedPlan, target: Target
 ) -> float:
-    slide = slide_of(kernel, tensors)
-    shape = Shape(plan.vector, strip_of(kernel, plan))
-    computing = slide_seconds(slide, slide_operations(slide, tensors, target), target, shape)
+    slide, rows = place_of(kernel, tensors, plan, target), strip_of(kernel, plan)
+    if isinstance(slide, str):
+        raise InternalError(f"kernel {kernel.name} has no place on a GPU: {slide}")
+    each = slide_operations(slide, tensors, target)
+    if isinstance(slide, SharedSlide):
+        cut = Cut(plan.vector, plan.unroll, columns_of_block(kernel, plan, slide))
+        computing = shared_seconds(slide, each, target, SharedShape(cut, rows))
+    else:
+        computing = slide_seconds(slide, each, target, Shape(plan.vector, rows))
     return _overlap_seconds(
         computing, kernel_work(kernel, tensors, target).bytes / target.rates.bandwidth
     )

@@ -184,14 +184,16 @@ class StageAt:
 
 @dataclass(frozen=True)
 class StagedPlan:
-    """Stages that follow one another row by row (CPU). Axes and stages are called by their place
+    """Stages that follow one another row by row. Axes and stages are called by their place
     (`plan.staged`)."""
 
     header: Header
     vector: int
     unroll: int = 1
+    """Vectors of a row, or steps, that are taken together; in rings of a GPU the rows of a step."""
     tile: dict[str, int] = field(default_factory=dict, hash=False)
-    """Rows of the results that a piece computes, by the axis that slides."""
+    """Rows of the results that a piece computes, by the axis that slides; on a GPU also the columns
+    of a block."""
     slide: str = "i0"
     local_edges: tuple[LocalEdge, ...] = ()
     """How many rows of each stage are kept for those who read it; what is left out is derived."""

@@ -19,7 +19,7 @@ order of its results, those that rows are reduced along `r0`, ...; an attention 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Final
 
@@ -35,7 +35,7 @@ from weft.plan.ir import (
     StagedPlan,
 )
 from weft.plan.kept_rows import vector_axis
-from weft.plan.staged import axis_names
+from weft.plan.staged import RING, axis_names
 from weft.plan.transposes import crossing_of
 from weft.region.forms.widths import inner_axis
 from weft.region.ir import Kernel, Tensor, form_of
@@ -395,19 +395,26 @@ class _StagedEdit(_Edit):
         self.set("vector", self.along(words, self._axes, self._axes[-1]))
 
     def _unroll(self, words: Sequence[str]) -> None:
-        # Steps of a GPU's warps are interleaved, vectors of a CPU's rows.
+        # Steps of a GPU's warps are interleaved, or its blocks make several rows in one; vectors of
+        # a CPU's rows are.
         along = self.plan.slide if self.on_gpu else self._axes[-1]
         self.set("unroll", self.along(words, self._axes, along))
+        if self.on_gpu:
+            self._deepen(edge.source for edge in self.plan.local_edges if edge.buffer == RING)
 
     def _slide(self, words: Sequence[str]) -> None:
         self.set("slide", self.axis(self.counted(words, 1)[0]))
 
     def _compute_at(self, words: Sequence[str]) -> None:
         place = self._place("compute_at", words)
-        # A ring that somebody made deeper stays so; others are as deep as the place asks for.
+        self._deepen([place.stage])
+
+    def _deepen(self, stages: Iterable[str]) -> None:
+        """Rings that somebody made deeper stay so; others are as deep as the plan asks for."""
         if "local_edges" not in self.given:
+            names = {*stages}
             edges = tuple(
-                replace(edge, depth=None) if edge.source == place.stage else edge
+                replace(edge, depth=None) if edge.source in names else edge
                 for edge in self.plan.local_edges
             )
             self.plan = replace(self.plan, local_edges=edges)

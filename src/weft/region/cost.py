@@ -15,7 +15,9 @@ from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import bounds, coefficient, linear
 from weft.foundation.scalar import FUNCTIONS
 from weft.region.forms.multiplied import multiplies_numbers
-from weft.region.forms.slides import Slide, find_slide
+from weft.region.forms.shared_slides import SharedSlide, find_place
+from weft.region.forms.slides import Slide
+from weft.region.forms.sliding import Sliding
 from weft.region.forms.staged import find_staged, strip_rows
 from weft.region.ir import (
     AxisIndex,
@@ -37,6 +39,7 @@ from weft.region.ir import (
     walk,
 )
 from weft.region.row_reads import longest_row, passes_over_rows, points_of, row_bytes
+from weft.region.shared_price import shared_seconds, shared_shape
 from weft.region.slide_price import slide_seconds, slide_shape
 from weft.target.roofline import Work, time_estimate
 from weft.target.target import Kind, Target
@@ -120,11 +123,9 @@ def _staged_work(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) 
     if isinstance(form, str):
         raise InternalError(f"the stages of kernel {kernel.name} do not slide: {form}")
     known, strip = kernel.with_locals(tensors), strip_rows(kernel, form)
-    slide = find_slide(kernel, tensors) if target.kind is Kind.GPU else None
-    if isinstance(slide, Slide):
-        each = slide_operations(slide, tensors, target)
-        shape = slide_shape(slide, each, target)
-        strip = shape.rows
+    place = find_place(kernel, tensors, target) if target.kind is Kind.GPU else ""
+    if not isinstance(place, str):
+        strip, seconds = _least_seconds(place, tensors, target)
     own = {stage.name for stage in kernel.stages}
     total, read = Work(), dict[str, int]()
     # A strip begins with rows of each stage that the strip above it computes too: those by which
@@ -142,15 +143,26 @@ def _staged_work(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) 
     for output in kernel.outputs:
         stored = points_of(kernel, kernel.let(output.value).axes)
         moved += stored * tensors[output.tensor].dtype.storage_bytes
-    if isinstance(slide, Slide):
+    if not isinstance(place, str):
         # That model has the rows computed twice, and warps that wait, in it.
-        seconds = slide_seconds(slide, each, target, shape)
         return Work(vector_seconds=seconds, bytes=moved, operations=total.operations)
     return total + Work(bytes=moved)
 
 
-def slide_operations(slide: Slide, tensors: Mapping[str, Tensor], target: Target) -> list[float]:
-    """The operations of a point of every part of a kernel whose rows slide through registers."""
+def _least_seconds(
+    place: Slide | SharedSlide, tensors: Mapping[str, Tensor], target: Target
+) -> tuple[int, float]:
+    """The rows of the best strips of a kernel on a GPU, and the time that it computes."""
+    each = slide_operations(place, tensors, target)
+    if isinstance(place, Slide):
+        shape = slide_shape(place, each, target)
+        return shape.rows, slide_seconds(place, each, target, shape)
+    found = shared_shape(place, each, target)
+    return found.rows, shared_seconds(place, each, target, found)
+
+
+def slide_operations(slide: Sliding, tensors: Mapping[str, Tensor], target: Target) -> list[float]:
+    """The operations of a point of every part of a kernel whose rows slide."""
     known, found = slide.kernel.with_locals(tensors), []
     for part in slide.kernel.parts:
         points = math.prod(a.size for a in part.axes if not a.reduce)

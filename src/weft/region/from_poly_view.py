@@ -31,7 +31,7 @@ from weft.region.fitting.join_column_sums import join_column_sums
 from weft.region.fitting.join_pools import join_pools
 from weft.region.fitting.join_product_sums import join_product_sums
 from weft.region.fitting.join_row_folds import join_row_folds
-from weft.region.fitting.join_stages import join_stages
+from weft.region.fitting.join_stages import join_stages, may_have_stages
 from weft.region.fitting.join_streams import join_streams
 from weft.region.forms.find import with_forms
 from weft.region.fusion.greedy import Fusion
@@ -170,16 +170,20 @@ class _Lowering:
         return join_stages(module, self.target, MOST_STAGES)
 
     def _repeats(self, fusion: Fusion, module: Module) -> bool:
-        """Whether kernels compute something at several places, and, on a GPU, whether they take so
-        much of the time that it is worth choosing all kernels again."""
+        """Whether kernels compute something at several places; on a GPU, whether they, and those
+        that read there what could be a stage, take so much of the time that it is worth choosing
+        all kernels again."""
         if self.target.kind is not Kind.GPU:
             return any(True for _ in fusion.repeating())
         roots = {self.sources[name].tensor.name for name in fusion.repeating()}
-        if not roots:
+        again = [kernel for kernel in module.kernels if may_have_stages(module, kernel)]
+        if not (roots or again):
             return False
         times = {k.name: kernel_seconds(k, module.tensors, self.target) for k in module.kernels}
-        own = [k.name for k in module.kernels if roots & {o.tensor for o in k.outputs}]
-        return sum(times[name] for name in own) >= _WORTH * sum(times.values())
+        own = {k.name for k in module.kernels if roots & {o.tensor for o in k.outputs}}
+        return sum(times[name] for name in own | {kernel.name for kernel in again}) >= _WORTH * sum(
+            times.values()
+        )
 
     def _choose_kernels(self, fusion: Fusion, fuse: Fuse) -> Module:
         module = self._module(fusion, fuse(fusion))

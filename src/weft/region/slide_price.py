@@ -14,6 +14,7 @@ from typing import Final
 from weft.foundation.dtypes import F32
 from weft.foundation.records import dataclass
 from weft.region.forms.slides import LANES, Slide
+from weft.region.forms.sliding import Sliding
 from weft.region.ir import Binary, Const, Kernel, Unary
 from weft.target.target import Target
 
@@ -21,12 +22,12 @@ WARPS: Final = 4
 """Of a block, at most."""
 _STRIPS: Final = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 _EXCHANGE: Final = 2
-_ACCESS: Final = 4
-_STEP: Final = 12
+ACCESS: Final = 4
+STEP: Final = 12
 """Instructions that an exchange between lanes and an access to memory take the time of, and what
 each step counts and compares."""
-_WAIT: Final = 1.3e-9
-_ROW: Final = 100e-9
+WAIT: Final = 1.3e-9
+ROW: Final = 100e-9
 _BRANCH: Final = 130e-9
 """Seconds that a warp waits for each of its instructions, for memory in each step, and where code
 branches, past which nothing is moved."""
@@ -47,12 +48,12 @@ class Shape:
 def slide_shape(slide: Slide, operations: Sequence[float], target: Target) -> Shape:
     """The shape that takes the least time."""
     lanes = [_Lanes.of(slide, operations, target, vector) for vector in slide.vectors()]
-    found = ((each, rows) for each in lanes for rows in _strips(slide))
+    found = ((each, rows) for each in lanes for rows in strips_of(slide))
     best, rows = min(found, key=lambda shape: shape[0].seconds(shape[1]))
     return Shape(best.vector, rows)
 
 
-def _strips(slide: Slide) -> Iterator[int]:
+def strips_of(slide: Sliding) -> Iterator[int]:
     """Rows of a strip, so that all strips are about as long."""
     height = slide.kernel.sizes[slide.form.slide]
     for rows in _STRIPS:
@@ -88,13 +89,13 @@ class _Lanes:
     def of(cls, slide: Slide, operations: Sequence[float], target: Target, vector: int) -> _Lanes:
         limits, sizes, form = target.limits, slide.kernel.sizes, slide.form
         tiles = -(-sizes[slide.columns[-1]] // slide.width(vector))
-        branches = vector * sum(map(_branches, slide.kernel.parts))
+        branches = vector * sum(map(branches_of, slide.kernel.parts))
         held = slide.registers(vector) + _BRANCH_REGISTERS * branches
         registers = -(-held // 8) * 8
         rate = target.vector_rate(F32) / (2 * LANES * limits.units)
-        step = vector * sum(operations) + _EXCHANGE * slide.exchanges(vector) + _STEP
-        step += _ACCESS * _accesses(slide, vector) + _BRANCH_STEPS * branches
-        waiting = _ROW + _WAIT * step + _BRANCH * branches
+        step = vector * sum(operations) + _EXCHANGE * slide.exchanges(vector) + STEP
+        step += ACCESS * _accesses(slide, vector) + _BRANCH_STEPS * branches
+        waiting = ROW + WAIT * step + _BRANCH * branches
         return cls(
             vector,
             sizes[form.slide],
@@ -132,7 +133,7 @@ def _accesses(slide: Slide, vector: int) -> int:
     return found
 
 
-def _branches(part: Kernel) -> int:
+def branches_of(part: Kernel) -> int:
     """Functions with code for odd numbers beside; quotients by a number have none."""
     numbers = {let.name for let in part.body if isinstance(let.expr, Const)}
     return sum(

@@ -17,8 +17,11 @@ from weft.driver.stages.links import links_of
 from weft.foundation.lines import Place
 from weft.foundation.records import dataclass
 from weft.foundation.tally import counted
+from weft.plan.staged import axis_names
 from weft.poly_view.ir import Scop
 from weft.region.form import Staged
+from weft.region.forms.shared_slides import find_place
+from weft.region.forms.slides import Slide
 from weft.region.forms.staged import row_elements
 from weft.region.ir import Kernel, Module, Stage
 from weft.target.roofline import Work, time_estimate
@@ -114,7 +117,8 @@ class _Edges:
         kernels = _some(self.homes[name])
         if name in self.stages:
             kernel, stage = self.stages[name]
-            how, what = _STAGE, f"a stage of {kernels}, {_tell_kept(kernel, stage, self.target)}"
+            where = self._place(kernel) if self.target.kind is Kind.GPU else ""
+            how, what = _STAGE, f"a stage of {kernels}, {_tell_kept(kernel, stage, where)}"
         elif name in self.writers:
             how, what = _STORED, f"stored by {kernels}"
         else:
@@ -139,6 +143,11 @@ class _Edges:
         times = (1e6 * (stored + each) for each in (chosen, more[other]))
         return f"{next(times):.1f} µs; {other} {next(times):.1f} µs{rest}"
 
+    def _place(self, kernel: Kernel) -> str:
+        """Where a GPU keeps the rows of a kernel with stages."""
+        place = find_place(kernel, self.module.tensors, self.target)
+        return "registers" if isinstance(place, Slide) else "shared memory"
+
     def _unasked_line(self, kernels: tuple[str, ...], names: list[str]) -> _Line:
         """Values about which nothing had to be weighed."""
         sizes = [prod(self.scop.by_name[n].shape) * self._element(n) for n in names]
@@ -157,16 +166,17 @@ class _Edges:
         return self.scop.by_name[name].dtype.storage_bytes
 
 
-def _tell_kept(kernel: Kernel, stage: Stage, target: Target) -> str:
-    """Where a stage is computed, what a row of the results needs of it, and what is kept."""
+def _tell_kept(kernel: Kernel, stage: Stage, where: str) -> str:
+    """Where a stage is computed, what a row of the results needs of it, and what is kept: in bytes,
+    or on a GPU somewhere."""
     form = kernel.form
     if not isinstance(form, Staged):
         return "kept whole"
     ring = next(ring for ring in form.rings if ring.local == stage.name)
     size = ring.depth * row_elements(stage, ring) * stage.local.dtype.storage_bytes
     reach = f"rows {ring.low} to {ring.high} of it for each row"
-    where = "registers" if target.kind is Kind.GPU else f"{size:,} bytes"
-    return f"at {form.slide}: {reach}, {ring.depth} kept in {where}"
+    kept = where or f"{size:,} bytes"
+    return f"at {axis_names(kernel)[form.slide]}: {reach}, {ring.depth} kept in {kept}"
 
 
 def _some(names: tuple[str, ...]) -> str:

@@ -18,7 +18,9 @@ from weft.foundation.index_expr import axis
 from weft.region.cost import kernel_seconds
 from weft.region.fitting.cutting import needed
 from weft.region.fitting.joining import replaced
+from weft.region.forms.shared_slides import find_shared_slide
 from weft.region.forms.slides import find_slide
+from weft.region.forms.sliding import Sliding, read_repeatedly
 from weft.region.forms.staged import find_staged, local_bytes, slides_alone
 from weft.region.ir import (
     Check,
@@ -48,21 +50,29 @@ MOST_BYTES: Final = 512 << 10
 def join_stages(module: Module, target: Target, most: int = MOST_STAGES) -> Module:
     """The module with kernels as stages of those that read them, where that pays: at `most` so many
     of one kernel."""
-    for name in [kernel.name for kernel in module.kernels]:
-        found = next((k for k in module.kernels if k.name == name), None)
-        while found is not None:
-            module, found = _with_stage(module, found, target, most)
+    # What registers hold is joined first, so that shared memory takes nothing from them.
+    for shared in (False, True) if target.kind is Kind.GPU else (False,):
+        for name in [kernel.name for kernel in module.kernels]:
+            found = next((k for k in module.kernels if k.name == name), None)
+            while found is not None:
+                module, found = _with_stage(module, found, target, most, shared=shared)
     return module
 
 
+def may_have_stages(module: Module, reader: Kernel) -> bool:
+    """Whether a kernel reads at several places what a kernel makes that could be a stage of it."""
+    made = {output.tensor for maker in _makers(module, reader) for output in maker.outputs}
+    return not made.isdisjoint(read_repeatedly(reader))
+
+
 def _with_stage(
-    module: Module, reader: Kernel, target: Target, most: int
+    module: Module, reader: Kernel, target: Target, most: int, *, shared: bool
 ) -> tuple[Module, Kernel | None]:
     """The module with one more stage in a kernel, and that kernel; None where there is none."""
     for maker in _makers(module, reader):
-        kernel = _join_kernels(module, maker, reader, target, most)
+        kernel = _join_kernels(module, maker, reader, target, most, shared=shared)
         if isinstance(kernel, str):
-            module = _with_reason(module, maker, kernel)
+            module = _with_reason(module, maker, kernel) if kernel else module
             continue
         apart = sum(kernel_seconds(k, module.tensors, target) for k in (maker, reader))
         together = kernel_seconds(kernel, module.tensors, target)
@@ -168,9 +178,10 @@ def _is_overwritten(module: Module, maker: Kernel, reader: Kernel) -> bool:
 
 
 def _join_kernels(
-    module: Module, maker: Kernel, reader: Kernel, target: Target, most: int
+    module: Module, maker: Kernel, reader: Kernel, target: Target, most: int, *, shared: bool
 ) -> Kernel | str:
-    """One kernel in the place of two, or why there is none."""
+    """One kernel in the place of two, with its rows in registers of a GPU, or `shared` there in
+    shared memory; or why there is none, if that is to be said."""
     kernel = _with_maker(
         module, *(_axes_of_result(part, module.tensors) for part in (maker, reader))
     )
@@ -180,15 +191,32 @@ def _join_kernels(
     if isinstance(form, str):
         return f"as a stage it would not slide: {form}"
     if target.kind is Kind.GPU:
-        slide = find_slide(kernel, module.tensors)
-        if isinstance(slide, str):
-            return f"as a stage it has no place: {slide}"
-        if not any(slide.is_shared(output.tensor) for output in maker.outputs):
+        place = _find_place(module, kernel, (maker, reader), target, shared=shared)
+        if isinstance(place, str):
+            return place
+        if not any(place.is_shared(output.tensor) for output in maker.outputs):
             return "it is read at one place"
         return kernel
     if (size := local_bytes(kernel, form)) > MOST_BYTES:
         return f"rings would take {size:,} bytes, over {MOST_BYTES:,}"
     return kernel
+
+
+def _find_place(
+    module: Module, kernel: Kernel, of: Sequence[Kernel], target: Target, *, shared: bool
+) -> Sliding | str:
+    """Where a GPU keeps the rows of a kernel that is made of others."""
+    found: Sliding | str = find_slide(kernel, module.tensors)
+    if not shared:
+        return found if isinstance(found, Sliding) else ""
+    if isinstance(found, Sliding):
+        return ""
+    # What registers hold stays there.
+    staged = (one for one in of if one.stages)
+    if any(isinstance(find_slide(one, module.tensors), Sliding) for one in staged):
+        return f"as a stage it would take others out of registers: {found}"
+    found = find_shared_slide(kernel, module.tensors, target)
+    return f"as a stage it has no place: {found}" if isinstance(found, str) else found
 
 
 def _with_maker(module: Module, maker: Kernel, reader: Kernel) -> Kernel:

@@ -1,7 +1,8 @@
 """How the parts of a kernel with stages move together: down the rows, and along the columns.
 
-What a kernel of a GPU keeps of its stages (`forms.slides`) is asked of the same edges: how far
-along a row, and in which row, a part reads from its own point.
+What a kernel of a GPU keeps of its stages, in registers (`forms.slides`) or in shared memory
+(`forms.shared_slides`), is asked of the same edges: how far along a row, and in which row, a part
+reads from its own point.
 
 What is read of memory at several places is a stage too, a copy: it is loaded once.
 """
@@ -80,7 +81,7 @@ def find_sliding(kernel: Kernel, tensors: Mapping[str, Tensor], limits: Limits) 
     found = _sliding(kernel, 0, limits)
     if isinstance(found, str):
         return found
-    for name in _read_repeatedly(kernel):
+    for name in read_repeatedly(kernel):
         more = _with_copy(kernel, tensors[name])
         copied = _sliding(more, found.copies + 1, limits)
         # What does not follow the rows is read where it is needed.
@@ -89,7 +90,7 @@ def find_sliding(kernel: Kernel, tensors: Mapping[str, Tensor], limits: Limits) 
     return found
 
 
-def _read_repeatedly(kernel: Kernel) -> list[str]:
+def read_repeatedly(kernel: Kernel) -> list[str]:
     """The tensors in memory that are read at several places."""
     own, places = {stage.name for stage in kernel.stages}, dict[str, int]()
     for part in kernel.parts:

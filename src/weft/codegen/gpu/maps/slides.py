@@ -26,11 +26,13 @@ from weft.codegen.gpu.body.scopes import ALWAYS, Scope
 from weft.codegen.gpu.body.thread import Refs
 from weft.codegen.gpu.ir import values
 from weft.codegen.gpu.ir.scalar import BLOCK, LANE, WARP, Lit, Name
+from weft.codegen.gpu.maps.rings import Rings
 from weft.codegen.gpu.maps.walk import Walk, Wanted
 from weft.codegen.gpu.template import Job
-from weft.foundation.errors import Finding
+from weft.foundation.errors import Finding, InternalError
 from weft.plan.ir import Plan, StagedPlan
-from weft.plan.slides import slide_of, slide_refusals, warps_of
+from weft.plan.slides import place_of, slide_refusals, warps_of
+from weft.region.forms.shared_slides import SharedSlide
 from weft.region.forms.slides import LANES, Slide
 from weft.region.ir import Kernel
 
@@ -51,10 +53,6 @@ class Warps(Walk):
         self.coming: dict[str, str] = {}
         """Rows of memory that are copied, and what they are in the next step."""
         self.shuffled: dict[tuple[int, int, int, int], str] = {}
-
-    @property
-    def rows_of_step(self) -> int:
-        return 1
 
     def columns_of(self, number: int) -> tuple[int, int]:
         tiles = self.sizes["tile"] * self.warps
@@ -141,7 +139,7 @@ class Warps(Walk):
 
 
 class SlidesTemplate:
-    """Rows of stages that slide through registers."""
+    """Rows of stages that slide through registers, or through shared memory."""
 
     name: Final = "slides"
 
@@ -149,7 +147,7 @@ class SlidesTemplate:
         return isinstance(plan, StagedPlan)
 
     def accepts(self, job: Job[StagedPlan]) -> list[Finding]:
-        refusals = slide_refusals(job.kernel, job.tensors, job.plan)
+        refusals = slide_refusals(job.kernel, job.tensors, job.plan, job.target)
         found = [refuse("PlanField", why) for why in refusals]
         if found:
             return found
@@ -160,9 +158,12 @@ class SlidesTemplate:
         return [*dict.fromkeys(found), *too_many(*job.kernel.sizes.values(), blocks=blocks)]
 
     def build(self, job: Job[StagedPlan], name: str) -> ir.Kernel:
-        slide = slide_of(job.kernel, job.tensors)
-        warps = Warps(job.kernel, job.refs, job.plan, slide)
-        return warps.parts[-1].kernel_called(name, job.tensors)
+        place = place_of(job.kernel, job.tensors, job.plan, job.target)
+        if isinstance(place, str):
+            raise InternalError(f"kernel {job.kernel.name} has no place on a GPU: {place}")
+        given = job.kernel, job.refs, job.plan
+        walk = Rings(*given, place) if isinstance(place, SharedSlide) else Warps(*given, place)
+        return walk.parts[-1].kernel_called(name, job.tensors)
 
 
 TEMPLATE: Final = SlidesTemplate()

@@ -7,7 +7,7 @@
 
 Rows that no result needs, before the first and behind the last, are computed from nothing: nothing
 is loaded where a point does not exist. A `Walk` is all parts together; a place for rows
-(`maps.slides`) says where those of a stage are put, and found again.
+(`maps.slides`, `maps.rings`) says where those of a stage are put, and found again.
 """
 
 from __future__ import annotations

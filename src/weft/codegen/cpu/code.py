@@ -2,15 +2,18 @@
 
 A `Val` is an SSA name with its scalar type and number of lanes; operations on a scalar and a vector
 spread the scalar first. An instruction that stands already where it can be used is not written
-again: LLVM would find the copies too, at many times the cost. Nothing here knows about kernels.
+again, and one that is the same in every turn of a loop is written before it: LLVM would find both
+too, at many times the cost. Nothing here knows about kernels.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
 
 from weft.foundation.errors import InternalError
 
@@ -18,6 +21,8 @@ RARE = 1
 """The number of the node that says how likely the first way of a branch is."""
 _SUFFIX = {"float": "f32", "double": "f64"}
 _LANES_OF_16_BYTES = {"float": 4, "double": 2, "i64": 2, "i32": 4, "i16": 8, "i8": 16}
+_NAMES = re.compile(r"%[\w.]+")
+"""The values that an instruction takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +65,34 @@ def multiples(step: int, scalar: str, lanes: int) -> Val:
     return Val(f"<{', '.join(map(str, parts))}>", scalar, lanes)
 
 
+@dataclass(slots=True)
+class _Part:
+    """A part of a function that is not carried out just once: a loop, or what may be skipped."""
+
+    is_loop: bool
+    before: list[str] = field(default_factory=list)
+    """Instructions that go before a loop."""
+    known: list[str] = field(default_factory=list)
+    """The texts of instructions that are known inside alone."""
+
+
 class Code:
     """The body of one function under construction."""
 
     def __init__(self) -> None:
         self.entry: list[str] = []
         self.lines: list[str] = []
+        """Instructions and labels; before each loop an item with all that is written before it."""
         self.declared: dict[str, str] = {}
         self.functions: dict[str, str] = {}
         self.block = "entry"
         self._count = 0
         self._known: dict[str, Val] = {}
-        """The instructions that can be used here, by their text, in the order they stand."""
+        """The instructions that can be used here, by their text."""
+        self._parts: list[_Part] = []
+        """The parts around this place, the outermost first."""
+        self._depths: dict[str, int] = {}
+        """How many parts there are around the values that are made inside of some."""
 
     # -- lines and names -------------------------------------------------------------------------
 
@@ -82,26 +103,60 @@ class Code:
     def line(self, text: str) -> None:
         self.lines.append(f"  {text}")
 
+    def text(self) -> str:
+        """All of it."""
+        return "\n".join(filter(None, (*self.entry, *self.lines)))
+
+    def starts(self, first: int) -> list[int]:
+        """The line of the text at which each item of `lines` begins, and where the last one ends;
+        the text begins at a line."""
+        counts = (1 + line.count("\n") if line else 0 for line in self.lines)
+        return list(accumulate(counts, initial=first + len(self.entry)))
+
     def assign(self, text: str, scalar: str, lanes: int = 1) -> Val:
         """The result of an instruction that touches no memory: the same text is the same value."""
         found = self._known.get(text)
         if found is None:
-            found = self._known[text] = self.result(text, scalar, lanes)
+            depth = self._depth_of(text) if self._parts else 0
+            found = self._known[text] = self._written(text, scalar, lanes, depth)
+            if depth:
+                self._parts[depth - 1].known.append(text)
         return found
+
+    def _depth_of(self, text: str) -> int:
+        """How many parts are around the place where an instruction is written: outside of loops in
+        which its operands stay the same."""
+        depths, depth = self._depths, len(self._parts)
+        if text.startswith("phi"):
+            return depth
+        inner = max((depths.get(name, 0) for name in _NAMES.findall(text)), default=0)
+        while depth > inner and self._parts[depth - 1].is_loop:
+            depth -= 1
+        return depth
 
     def result(self, text: str, scalar: str, lanes: int = 1) -> Val:
         """The result of an instruction that is written now, whatever stands already."""
+        return self._written(text, scalar, lanes, len(self._parts))
+
+    def _written(self, text: str, scalar: str, lanes: int, depth: int) -> Val:
         name = self.fresh()
-        self.line(f"{name} = {text}")
+        if depth:
+            self._depths[name] = depth
+        line = f"  {name} = {text}"
+        where = self.lines if depth == len(self._parts) else self._parts[depth].before
+        where.append(line)
         return Val(name, scalar, lanes)
 
     @contextmanager
-    def inside(self) -> Iterator[None]:
-        """Around code that may be skipped: what it computes is not known afterwards."""
-        before = len(self._known)
-        yield
-        while len(self._known) > before:
-            self._known.popitem()
+    def inside(self, is_loop: bool = False) -> Iterator[_Part]:
+        """Around code that may be skipped or is a loop: what it computes is not known
+        afterwards."""
+        part = _Part(is_loop)
+        self._parts.append(part)
+        yield part
+        self._parts.pop()
+        for text in part.known:
+            del self._known[text]
 
     def label(self, name: str) -> None:
         self.lines.append(f"{name}:")
@@ -214,11 +269,10 @@ class Code:
             names = [f"%x{number}" for number in range(len(values))]
             result = body(inner, *(Val(name, x.scalar, x.lanes) for name in names))
             self.declared.update(inner.declared)
-            lines = "\n".join([*inner.entry, *inner.lines])
             parameters = ", ".join(f"{x.type} {name}" for name in names)
             how = "nounwind noinline cold" if rare else "nounwind"
             head = f"define internal {x.type} @{full}({parameters}) {how} {{"
-            self.functions[full] = f"{head}\nentry:\n{lines}\n  ret {result}\n}}"
+            self.functions[full] = f"{head}\nentry:\n{inner.text()}\n  ret {result}\n}}"
         operands = ", ".join(map(str, values))
         return self.assign(f"call {x.type} @{full}({operands})", x.scalar, x.lanes)
 
@@ -396,16 +450,18 @@ class Code:
         """`for i in range(start, stop, step)`."""
         self._count += 1
         head, inside, leave = (f"{part}{self._count}" for part in ("head", "body", "exit"))
-        before = self.block
+        before, outside = self.block, len(self.lines)
+        self.lines.append("")
         self.line(f"br label %{head}")
         self.label(head)
         index, following = self.fresh(), self.fresh()
         place = len(self.lines)
         self.line("")
-        going = self.compare("icmp slt", Val(index, "i64"), stop)
-        self.line(f"br {going}, label %{inside}, label %{leave}")
-        self.label(inside)
-        with self.inside():
+        with self.inside(is_loop=True) as part:
+            self._depths[index] = len(self._parts)
+            going = self.compare("icmp slt", Val(index, "i64"), stop)
+            self.line(f"br {going}, label %{inside}, label %{leave}")
+            self.label(inside)
             body(Val(index, "i64"))
         self.line(f"{following} = add nsw i64 {index}, {step}")
         after = self.block
@@ -413,6 +469,7 @@ class Code:
         self.lines[place] = (
             f"  {index} = phi i64 [ {start.text}, %{before} ], [ {following}, %{after} ]"
         )
+        self.lines[outside] = "\n".join(part.before)
         self.label(leave)
 
     def leave(self, pred: Val, label: str) -> None:

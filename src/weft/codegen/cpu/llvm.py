@@ -73,8 +73,9 @@ def statements_by_line(
         return {}
     emitter = _Emitter(routine, features, looks_of(routine))
     emitter.function()
-    first = 2 + len(emitter.code.entry)
-    return {first + at: stmt for start, end, stmt in emitter.written for at in range(start, end)}
+    first = emitter.code.starts(2)
+    written = emitter.written
+    return {at: stmt for start, end, stmt in written for at in range(first[start], first[end])}
 
 
 def _in_turn(name: str, parts: list[ir.Routine]) -> str:
@@ -135,9 +136,8 @@ class _Emitter:
         if self.looks:
             code.label(_HALT)
             code.line("ret void")
-        lines = "\n".join(["entry:", *code.entry, *code.lines])
         head = f"define {linkage}void @{self.routine.name}({_ARGUMENTS}) nounwind"
-        return f"{head} {{\n{lines}\n}}"
+        return f"{head} {{\nentry:\n{code.text()}\n}}"
 
     # -- statements ------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ def philox_block(code: Code, block: Val, seed: Val, offset: Val) -> Val:
         inner = Code()
         words = _rounds(inner, *(Val(f"%x{n}", "i64") for n in range(3)))
         vector = inner.gather_lanes([inner.convert("trunc", word, "i32") for word in words])
-        lines = "\n".join(inner.lines)
+        lines = inner.text()
         head = f"define internal <4 x i32> @{name}(i64 %x0, i64 %x1, i64 %x2) nounwind {{"
         code.functions[name] = f"{head}\nentry:\n{lines}\n  ret {vector}\n}}"
     return code.assign(f"call <4 x i32> @{name}({block}, {seed}, {offset})", "i32", 4)

@@ -97,7 +97,7 @@ def turn_function(code: Code) -> str:
         inner.line(f"%to{row}.place = add i64 %to{row}.row, %first")
         inner.line(f"%to{row} = getelementptr i32, ptr %to, i64 %to{row}.place")
         inner.store(value, f"%to{row}", 4)
-    lines = "\n".join(inner.lines)
+    lines = inner.text()
     code.functions.setdefault(
         "turn_words",
         f"""

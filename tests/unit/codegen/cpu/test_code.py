@@ -24,15 +24,36 @@ def test_what_is_computed_inside_a_loop_or_a_branch_is_not_used_behind_it() -> N
     before = code.binary("add", X, Y)
     found: list[Val] = []
 
-    def body(*_: Val) -> None:
+    def body(index: Val = X) -> None:
         assert code.binary("add", X, Y) == before
-        found.append(code.binary("mul", X, Y))
+        found.append(code.binary("mul", index, Y))
 
     code.loop(number(0, "i64"), number(4, "i64"), 1, body)
     code.when(Val("%p", "i1"), body)
     found.append(code.binary("mul", X, Y))
-    assert len(set(found)) == 3
+    found.append(code.binary("mul", Val("%v2", "i64"), Y))
+    assert len(set(found)) == 4
     assert code.binary("add", X, Y) == before
+
+
+def test_what_is_the_same_in_every_turn_is_written_before_the_loop() -> None:
+    """Before the outermost loop that does not change it; but what may be skipped stays there."""
+    code = Code()
+
+    def inner(i: Val, j: Val) -> None:
+        code.binary("or", i, Y)
+        code.binary("sub", code.binary("mul", X, Y), j)
+        code.when(Val("%p", "i1"), lambda: code.line(f"use {code.binary('xor', X, Y).text}"))
+
+    def outer(i: Val) -> None:
+        code.loop(number(0, "i64"), number(4, "i64"), 1, lambda j: inner(i, j))
+
+    code.loop(number(0, "i64"), number(4, "i64"), 1, outer)
+    code.binary("mul", X, Y)
+    lines = code.text().split("\n")
+    words = ("mul", "or", "sub", "xor", "head", "then")
+    found = [word for line in lines for word in words if f" {word} " in line or word in line[:4]]
+    assert found == ["mul", "head", "or", "head", "sub", "then", "xor"]
 
 
 def test_memory_is_read_every_time() -> None:

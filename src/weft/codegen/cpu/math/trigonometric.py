@@ -245,6 +245,6 @@ def _large_angles(around: Code) -> str:
     around.declared.update(code.declared)
     around.declared["llvm.fshl.i64"] = "declare i64 @llvm.fshl.i64(i64, i64, i64)"
     around.declared["llvm.ctlz.i128"] = "declare i128 @llvm.ctlz.i128(i128, i1)"
-    lines = "\n".join(code.lines)
+    lines = code.text()
     head = f"define internal void @{_LARGE_ANGLES}(ptr %table, i64 %lanes) nounwind noinline cold"
     return f"{head} {{\nentry:\n{lines}\n  ret void\n}}"

@@ -114,8 +114,9 @@ def _optimised(text: str, cpu: tuple[str, str, str], level: int) -> tuple[Any, A
 @dataclass
 class _Passes:
     """LLVM's machine for a processor, and its passes: those that simplify one function. What is
-    unrolled, in vectors or copied to where it is called is decided by whoever wrote the module;
-    LLVM's passes that decide it again take as long as all others, and find nothing."""
+    unrolled, in vectors, copied to where it is called, computed once or before a loop is decided by
+    whoever wrote the module; LLVM's passes that look for it again take longer than these and all
+    that makes machine code, and find next to nothing."""
 
     machine: Any
     builder: Any
@@ -147,12 +148,21 @@ def _new_passes(machine: Any, cpu: tuple[str, str, str], level: int) -> _Passes:
     machine = machine or target_of(triple).create_target_machine(
         cpu=name, features=features, opt=level, reloc="pic", codemodel="default"
     )
-    options = llvm.create_pipeline_tuning_options(speed_level=level)
-    options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
-    builder = llvm.create_pass_builder(machine, options)
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(level))
     inliner = llvm.create_new_module_pass_manager()
     inliner.add_always_inliner_pass()
-    return _Passes(machine, builder, inliner, builder.getFunctionPassManager())
+    return _Passes(machine, builder, inliner, _simplifier())
+
+
+def _simplifier() -> Any:
+    """Passes that simplify one function."""
+    passes = llvm.create_new_function_pass_manager()
+    passes.add_sroa_pass()
+    passes.add_simplify_cfg_pass()
+    passes.add_instruction_combine_pass()
+    passes.add_loop_rotate_pass()
+    passes.add_simplify_cfg_pass()
+    return passes
 
 
 def object_code(text: str, cpu: tuple[str, str, str] | None = None) -> tuple[bytes, bool]:

@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import product
+from operator import itemgetter
 from typing import Final
 
 from weft.foundation.index_expr import Axis, Expr, axes_of, coefficient, linear
@@ -279,12 +280,16 @@ def block_of(kernel: Kernel, image: Image, plan: MmaPlan) -> ImageBlock:
 
 def scratch_elements(kernel: Kernel, image: Image, block: ImageBlock) -> tuple[int, int, int]:
     """Of packed weights, of the image, and of sums."""
-    rows = -(-block.rows // block.register_rows) * block.register_rows
+    rows = _packed_rows(block)
     taps = math.prod(window.taps for window in image.windows)
     extents = image.extents(places_of(kernel, image, block.lines))
     width = results_of(kernel, image, block)
     planes = block.channels * math.prod(len(window.phases) for window in image.windows)
     return rows * block.channels * taps, planes * math.prod(extents) + width, rows * width
+
+
+def _packed_rows(block: ImageBlock) -> int:
+    return -(-block.rows // block.register_rows) * block.register_rows
 
 
 def places_of(kernel: Kernel, image: Image, lines: int) -> list[int]:
@@ -323,21 +328,27 @@ def image_block(
         for of_channels in deep
     ]
     item = _sum_bytes(kernel)
+    measured = [(block, scratch_elements(kernel, image, block)) for block in blocks]
     fitting = [
-        block
-        for block in blocks
-        if sum(scratch_elements(kernel, image, block)) * item <= SCRATCH_BYTES
-        and _share(kernel, image, block) >= _LEAST_SHARE
+        (block, scratch)
+        for block, scratch in measured
+        if sum(scratch) * item <= SCRATCH_BYTES
+        and _share(kernel, image, block, scratch) >= _LEAST_SHARE
     ]
     units = target.limits.units
     packing = 0.0 if width else _PACK_WEIGHT
-    return min(fitting, key=lambda b: _time(kernel, image, b, units, lanes, packing), default=None)
+    times = ((_time(kernel, image, *found, units, lanes, packing), found[0]) for found in fitting)
+    return min(times, key=itemgetter(0), default=(0.0, None))[1]
 
 
-def _share(kernel: Kernel, image: Image, block: ImageBlock) -> float:
+def _share(kernel: Kernel, image: Image, block: ImageBlock, scratch: tuple[int, int, int]) -> float:
     """The share of results that are wanted: few where windows are as large as the image."""
-    wanted = math.prod(places_of(kernel, image, block.lines))
-    return wanted / results_of(kernel, image, block)
+    return math.prod(places_of(kernel, image, block.lines)) / _results(block, scratch)
+
+
+def _results(block: ImageBlock, scratch: tuple[int, int, int]) -> int:
+    """The results of a block, by the sums that it keeps."""
+    return scratch[2] // _packed_rows(block)
 
 
 def _cuts(size: int) -> list[int]:
@@ -359,7 +370,13 @@ def _sum_bytes(kernel: Kernel) -> int:
 
 
 def _time(
-    kernel: Kernel, image: Image, block: ImageBlock, units: int, lanes: int, packing: float
+    kernel: Kernel,
+    image: Image,
+    block: ImageBlock,
+    scratch: tuple[int, int, int],
+    units: int,
+    lanes: int,
+    packing: float,
 ) -> float:
     """Multiply-adds of vectors that the blocks of the busiest unit take as long as."""
     assert kernel.roles is not None
@@ -368,8 +385,8 @@ def _time(
     batch = math.prod(kernel.sizes[name] for name in (*kernel.roles.batch, *image.others))
     pieces = batch * -(-rows // block.rows) * -(-lines // block.lines)
     steps = -(-channels // block.channels)
-    weights, pixels, sums = scratch_elements(kernel, image, block)
-    results = results_of(kernel, image, block)
+    weights, pixels, sums = scratch
+    results = _results(block, scratch)
     products = weights * results / lanes
     registers = block.register_rows * block.register_results // lanes
     loads = block.register_rows + block.register_results // lanes

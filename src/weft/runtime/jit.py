@@ -27,6 +27,14 @@ _DEFINED: Final = re.compile(r"^define (?!internal|private)[^@\n]*@([\w.]+)\(", 
 
 @cache
 def _initialise() -> None:
+    """Make LLVM ready for this kind of machine. Each of the others that it knows brings passes that
+    are looked through for every module."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+
+
+@cache
+def _initialise_others() -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
 
@@ -49,6 +57,10 @@ def code_facts(cpu: tuple[str, str, str] | None = None) -> tuple[str, ...]:
 def target_of(triple: str) -> Any:
     """LLVM's code generator for a kind of machine."""
     _initialise()
+    try:
+        return llvm.Target.from_triple(triple)
+    except RuntimeError:
+        _initialise_others()
     try:
         return llvm.Target.from_triple(triple)
     except RuntimeError:

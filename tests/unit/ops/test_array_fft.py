@@ -9,8 +9,10 @@ import pytest
 
 import weft
 from tests.unit.ops.arrays import data
+from weft.foundation.dtypes import CF32, F32
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ptir import Builder, fourier
+from weft.ptir.types import TensorType
 
 SIZES = [1, 2, 3, 5, 8, 12, 63, 64, 65, 67, 100, 128, 134, 210, 243, 360]
 NORMS = ["backward", "ortho", "forward"]
@@ -39,19 +41,35 @@ def test_roots_of_one_are_constants_with_the_bits_of_the_reference(
 ) -> None:
     """Short tables are no kernels of sines."""
 
-    def transformed() -> tuple[list[str], Any]:
-        b = Builder("transform")
-        program = b.build(fourier.fourier_sums(b.param("cf32", [2, n]), n, -1))
-        x = data("complex64", (2, n))
+    def roots() -> tuple[list[str], Any]:
+        b = Builder("roots")
+        one = b.param("cf32", [])
+        made = fourier._roots(b, 8, 8, n, -1, CF32)
+        program = b.build(made * one.broadcast_to(made.shape))
         ops = [instruction.op.name for instruction in program.main.body]
-        return ops, weft.run(program, [x], backend="reference")[0]
+        return ops, weft.run(program, [np.complex64(1)], backend="reference")[0]
 
-    ops, found = transformed()
+    ops, found = roots()
     assert not {"sin", "cos", "iota"}.intersection(ops)
     monkeypatch.setattr(fourier, "_LARGEST_TABLE", 0)
-    ops, computed = transformed()
+    ops, computed = roots()
     assert {"sin", "cos", "iota"} <= set(ops)
     np.testing.assert_array_equal(found, computed)
+
+
+@pytest.mark.parametrize("n", [8, 67, 360, 4096])
+@pytest.mark.parametrize("rows", [2, "B"])
+def test_short_transforms_are_one_real_product_for_each_factor(n: int, rows: Any) -> None:
+    """Long ones, and those of which nobody knows how many there are, are complex products."""
+    b = Builder("transform")
+    program = b.build(fourier.fourier_sums(b.param("cf32", [rows, n]), n, 1))
+    x = data("complex64", (2, n))
+    found = weft.run(program, [x], backend="reference")[0]
+    near(weft.asarray(found), (np.fft.ifft(x) * n).astype(np.complex64))
+    products = [i.output for i in program.main.body if i.op.name == "dot_general"]
+    short = rows == 2 and n != 67
+    dtypes = [kind.dtype for kind in products if isinstance(kind, TensorType)]
+    assert dtypes == [F32 if short else CF32] * (1 + (n > 67))
 
 
 @pytest.mark.parametrize("name", ["fft", "ifft", "rfft", "irfft", "hfft", "ihfft"])

@@ -23,8 +23,10 @@ from weft.driver.signature import make_signature
 from weft.driver.stages import compilation
 from weft.driver.stages.compilation import Compilation
 from weft.foundation.memo import forget
+from weft.ptir import Builder
 from weft.ptir.ir import Program
 from weft.ptir.passes.log import PassLog
+from weft.region.fusion.greedy import Fusion
 from weft.target.known import target_named
 from weft.target.target import Target
 
@@ -85,6 +87,24 @@ def test_composite_ops_are_decomposed_once(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(compilation, "without_composites", note)
     assert compiled(2).compilation.simple() is made[0]
     assert len(made) == 1
+
+
+def test_a_long_chain_of_numbers_is_followed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every step asks whether the chain that it ends begins with a contraction."""
+    asked: list[str] = []
+    is_private = Fusion._is_private
+
+    def note(fusion: Fusion, name: str) -> bool:
+        asked.append(name)
+        return is_private(fusion, name)
+
+    monkeypatch.setattr(Fusion, "_is_private", note)
+    b = Builder("numbers")
+    x = b.param("f32", [])
+    for step in range(100):
+        x = x * 1.5 if step % 2 else x + 0.5
+    weft.compile(b.build(x), "cpu")
+    assert 0 < len(asked) < 1_000
 
 
 def calls(work: Callable[[], object]) -> int:

@@ -363,14 +363,23 @@ class Fusion:
     def _private_chain(self, name: str) -> list[str]:
         """The blocks from what this one reads up to a contraction, each read by the next one alone;
         none where there is no such contraction."""
-        chains = [[source] for source in self.sources[name] if self._is_private(source)]
-        while chains:
-            chain = chains.pop()
-            if self.view.blocks[chain[-1]].kind is BlockKind.CONTRACTION:
-                return chain
-            sources = self.sources[chain[-1]]
-            chains += [[*chain, source] for source in sources if self._is_private(source)]
-        return []
+        chain: list[str] = []
+        while name in self._toward_contractions:
+            name = self._toward_contractions[name]
+            chain.append(name)
+            if self.view.blocks[name].kind is BlockKind.CONTRACTION:
+                break
+        return chain
+
+    @cached_property
+    def _toward_contractions(self) -> dict[str, str]:
+        """The first block of each such chain, by the block that reads it; of several the last."""
+        found: dict[str, str] = {}
+        for name in self.order:
+            for source in filter(self._is_private, self.sources[name]):
+                if source in found or self.view.blocks[source].kind is BlockKind.CONTRACTION:
+                    found[name] = source
+        return found
 
     def _is_private(self, name: str) -> bool:
         """Whether a block may be inlined, has operands, and has one reader."""

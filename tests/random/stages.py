@@ -49,11 +49,20 @@ from weft.driver.stages.generators import generator_for
 from weft.foundation.dtypes import BY_NAME
 from weft.foundation.errors import WeftWarning
 from weft.plan.ir import PlanSet, StagedPlan
-from weft.plan.staged import RING, depths_of, first_stages, strip_of
+from weft.plan.staged import (
+    RING,
+    axis_names,
+    depths_of,
+    first_stages,
+    staged_form,
+    strip_of,
+    tiles_of,
+)
 from weft.plan.text import dumps, loads
 from weft.ptir import Program
 from weft.region.forms.shared_slides import SharedSlide, find_shared_slide
 from weft.region.forms.slides import Slide, find_slide
+from weft.region.forms.staged import columns_along
 from weft.region.fusion.bounds import Bounds
 from weft.region.interp import run_kernel
 from weft.region.interp_rows import run_rows
@@ -187,9 +196,11 @@ def make_program(seed: int, narrow: bool = False, far: bool = False) -> Program:
     return found
 
 
-def drawn_plans(text: str, seed: int) -> str:
-    """The plans of a module with other vectors, sums, strips, depths and places of stages."""
+def drawn_plans(module: Module, text: str, seed: int) -> str:
+    """The plans of a module with other vectors, sums, strips, tiles of columns, depths and places
+    of stages."""
     draw, plans = random.Random(seed), json.loads(text)
+    kernels = {plans["kernels"][k.name]: k for k in module.kernels if k.name in plans["kernels"]}
     for plan in plans["plans"]:
         if plan["kind"] == "row":
             plan["vector"], plan["accumulators"] = draw.choice((1, 2, 4, 8)), draw.randint(1, 4)
@@ -199,6 +210,9 @@ def drawn_plans(text: str, seed: int) -> str:
             continue
         plan["vector"], plan["unroll"] = draw.choice((1, 2, 4, 8)), draw.randint(1, 3)
         plan["tile"] = {plan["slide"]: draw.randint(1, 50)}
+        if columns := cut_axes(kernels[plan["kernel"]]):
+            step = plan["vector"] * plan["unroll"]
+            plan["tile"][draw.choice(columns)] = step * draw.randint(1, max(1, 60 // step))
         stages = list(dict.fromkeys(edge["from"] for edge in plan["local_edges"]))
         more = {stage: draw.choice((0, 0, 1, 3)) for stage in stages}
         early = sorted(stages)[: draw.choice((0, 0, 1, len(stages)))]
@@ -214,6 +228,13 @@ def drawn_plans(text: str, seed: int) -> str:
         if draw.random() < 0.2:
             del plan["local_edges"]
     return json.dumps(plans)
+
+
+def cut_axes(kernel: Kernel) -> list[str]:
+    """The axes, as plans call them, along which rows may be cut into tiles of columns."""
+    form, names = staged_form(kernel), axis_names(kernel)
+    inside = [own for own in names if own not in (form.slide, *form.batch)]
+    return [names[own] for own in inside if not isinstance(columns_along(kernel, form, own), str)]
 
 
 def check(seed: int, target: str = "cpu") -> int:
@@ -233,7 +254,7 @@ def check(seed: int, target: str = "cpu") -> int:
     if on_gpu:
         text = drawn_slides(module, first["plan"], seed, chosen)
     else:
-        text = drawn_plans(first.text("plan"), seed)
+        text = drawn_plans(module, first.text("plan"), seed)
     made = Compilation(program, chosen, signature, {"plan": text})
     made.values |= {stage: value for stage, value in first.values.items() if stage != "plan"}
     run_pipeline(made)
@@ -331,7 +352,8 @@ def _kernel(
     if plan is None:
         return run_kernel(kernel, module.tensors, found)
     strip, depths = strip_of(kernel, plan), depths_of(kernel, plan)
-    return run_rows(kernel, module.tensors, found, strip, depths, first_stages(plan))
+    early, tiles = first_stages(plan), tiles_of(kernel, plan)
+    return run_rows(kernel, module.tensors, found, strip, depths, early, tiles)
 
 
 def compare(seed: int, got: Any, wanted: Any) -> None:

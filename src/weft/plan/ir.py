@@ -192,8 +192,8 @@ class StagedPlan:
     unroll: int = 1
     """Vectors of a row, or steps, that are taken together; in rings of a GPU the rows of a step."""
     tile: dict[str, int] = field(default_factory=dict, hash=False)
-    """Rows of the results that a piece computes, by the axis that slides; on a GPU also the columns
-    of a block."""
+    """Rows of the results that a piece computes, by the axis that slides, and columns, by another
+    one: on a GPU those of a block, on a CPU where it does not compute whole rows."""
     slide: str = "i0"
     local_edges: tuple[LocalEdge, ...] = ()
     """How many rows of each stage are kept for those who read it; what is left out is derived."""

@@ -3,6 +3,10 @@
 A plan calls axes and stages by their place: the axes of the results are `i0`, `i1`, ..., the stages
 `s0`, `s1`, ..., and what comes after them `body`. With `i0` the axis that slides, a stage is
 computed at a row, `i0`, as late as can be, or at a strip, `i0.o`: all its rows before the results.
+
+`tile` has the rows of a strip, and may have columns too, along another axis of the rows: a piece
+then computes so many columns of the results, and of each stage those and the halo around them.
+One tile as long as rows is whole rows.
 """
 
 from __future__ import annotations
@@ -15,11 +19,16 @@ from weft.foundation.errors import InternalError
 from weft.plan.blocks import SCRATCH_BYTES
 from weft.plan.ir import Header, LocalEdge, StagedPlan
 from weft.region.form import Staged
-from weft.region.forms.staged import row_elements, strip_rows
+from weft.region.forms.rings import Held, Tiles, cut_rows
+from weft.region.forms.staged import columns_along, strip_rows
 from weft.region.ir import Kernel, Read, form_of
 
 BODY: Final = "body"
 RING: Final = "smem_ring"
+NARROW: Final = 4
+"""Lanes of vectors that are not halved again."""
+_MOST_BENDS: Final = 8
+"""Tiles near the ends of rows that begin otherwise than those between, at most."""
 
 
 def staged_form(kernel: Kernel) -> Staged:
@@ -40,10 +49,15 @@ def staged_plan(kernel: Kernel, vector: int, header: Header) -> StagedPlan:
 
 
 def staged_plans(first: StagedPlan) -> Iterator[StagedPlan]:
-    """Plans around a first one: shorter and longer strips, other tiles of a row."""
-    ((slide, rows),) = first.tile.items()
+    """Plans around a first one: shorter and longer strips, narrower and wider tiles, other vectors
+    of a row."""
+    rows = first.tile[first.slide]
     for factor, unroll in ((1, 4), (1, 1), (0.5, 2), (2, 2), (4, 2), (0.5, 4), (2, 4)):
-        yield replace(first, tile={slide: max(1, round(rows * factor))}, unroll=unroll)
+        tile = {**first.tile, first.slide: max(1, round(rows * factor))}
+        yield replace(first, tile=tile, unroll=unroll)
+    for name in first.tile.keys() - {first.slide}:
+        for width in (first.tile[name] // 2, 2 * first.tile[name]):
+            yield replace(first, tile={**first.tile, name: max(1, width)})
 
 
 def axis_names(kernel: Kernel) -> dict[str, str]:
@@ -91,6 +105,42 @@ def first_stages(plan: StagedPlan) -> frozenset[int]:
     return frozenset(int(found.stage[1:]) for found in plan.compute_at if found.at == strip)
 
 
+def tiles_of(kernel: Kernel, plan: StagedPlan) -> Tiles | None:
+    """How rows are cut into tiles of columns; None where they are whole."""
+    column = _cut_axis(kernel, plan)
+    if column is None:
+        return None
+    found = columns_along(kernel, staged_form(kernel), column)
+    if isinstance(found, str):
+        raise InternalError(f"rows of kernel {kernel.name} are not cut along {column}: {found}")
+    # Half a vector is the least that takes no longer than what is left of one.
+    least = max(plan.vector // 2, min(plan.vector, NARROW))
+    along = zip(kernel.parts, found.axes, strict=True)
+    whole = [least if _along(part) == own else 1 for part, own in along]
+    return cut_rows(kernel, found, plan.tile[axis_names(kernel)[column]], whole)
+
+
+def _cut_axis(kernel: Kernel, plan: StagedPlan) -> str | None:
+    """The axis of the results that is cut into tiles: one tile as long as rows is whole rows."""
+    for own, name in axis_names(kernel).items():
+        if name != plan.slide and plan.tile.get(name, kernel.sizes[own]) < kernel.sizes[own]:
+            return own
+    return None
+
+
+def _along(part: Kernel) -> str:
+    """The axis that lanes run along."""
+    return next(found.name for found in reversed(part.axes) if not found.reduce)
+
+
+def held_by(kernel: Kernel, plan: StagedPlan) -> list[Held]:
+    """The rings of all stages."""
+    tiles, form = tiles_of(kernel, plan), staged_form(kernel)
+    parts = [None] * len(kernel.stages) if tiles is None else tiles.parts[:-1]
+    rings = zip(kernel.stages, form.rings, depths_of(kernel, plan), parts, strict=True)
+    return [Held(*found) for found in rings]
+
+
 def staged_refusals(kernel: Kernel, plan: StagedPlan) -> Iterator[str]:
     """Why a kernel cannot be carried out by a plan."""
     form = form_of(kernel)
@@ -101,14 +151,48 @@ def staged_refusals(kernel: Kernel, plan: StagedPlan) -> Iterator[str]:
     if plan.slide != slide:
         yield f"slide={plan.slide}, but the stages of this kernel slide along {slide}"
         return
-    if set(plan.tile) != {slide}:
-        given = ", ".join(plan.tile) or "no axis"
-        yield f"tile has a size for {given}; rows are whole, and strips are cut along {slide}"
+    refused = next(_cut_refusals(kernel, plan, form), None)
+    if refused is not None:
+        yield refused
         return
     places = list(place_refusals(kernel, plan))
     yield from places or _edge_refusals(kernel, plan)
     if not places:
-        yield from _too_large(kernel, plan, form)
+        yield from _too_large(kernel, plan)
+
+
+def _cut_refusals(kernel: Kernel, plan: StagedPlan, form: Staged) -> Iterator[str]:
+    """Axes that strips and tiles are not cut along, and tiles that no whole vectors fill."""
+    names = axis_names(kernel)
+    slide, outside = names[form.slide], {form.slide, *form.batch}
+    inside = {name: own for own, name in names.items() if own not in outside}
+    columns = [name for name in plan.tile if name != slide]
+    if slide not in plan.tile or len(columns) > 1 or not inside.keys() >= set(columns):
+        given = ", ".join(plan.tile) or "no axis"
+        yield (
+            f"tile has a size for {given}; strips are cut along {slide}, and tiles of columns "
+            f"along one axis of the rows, {' or '.join(inside)}, or not at all"
+        )
+        return
+    for name in columns:
+        found = columns_along(kernel, form, inside[name])
+        if isinstance(found, str):
+            yield f"tile has a size for {name}, but rows of this kernel are whole: {found}"
+        elif _cut_axis(kernel, plan) is not None:
+            yield from _width_refusals(kernel, plan, name)
+
+
+def _width_refusals(kernel: Kernel, plan: StagedPlan, name: str) -> Iterator[str]:
+    """Tiles whose results are no whole vectors, or which are too narrow."""
+    size, step, tiles = plan.tile[name], plan.unroll * plan.vector, tiles_of(kernel, plan)
+    assert tiles is not None
+    if tiles.parts[-1].axis == _along(kernel.parts[-1]) and size % step:
+        yield (
+            f"tile {name}={size} is no multiple of {step} columns, {plan.unroll} vectors of "
+            f"{plan.vector}"
+        )
+    elif tiles.bends > _MOST_BENDS:
+        yield f"tile {name}={size}: what stages need beside so few columns leaves the rows"
 
 
 def place_refusals(kernel: Kernel, plan: StagedPlan) -> Iterator[str]:
@@ -154,8 +238,7 @@ def _edge_refusals(kernel: Kernel, plan: StagedPlan) -> Iterator[str]:
             yield f"the edges of {edge.source} have the depths {depths[edge.source]} and {depth}"
 
 
-def _too_large(kernel: Kernel, plan: StagedPlan, form: Staged) -> Iterator[str]:
-    sizes = zip(kernel.stages, form.rings, depths_of(kernel, plan), strict=True)
-    total = sum(row_elements(s, r) * depth * s.local.dtype.storage_bytes for s, r, depth in sizes)
+def _too_large(kernel: Kernel, plan: StagedPlan) -> Iterator[str]:
+    total = sum(held.bytes for held in held_by(kernel, plan))
     if total > SCRATCH_BYTES:
         yield f"its rings take {total:,} bytes of a thread; {SCRATCH_BYTES:,} is the most"

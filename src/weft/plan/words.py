@@ -371,7 +371,7 @@ class _StagedEdit(_Edit):
             "stages follow one another in each step, and rows come one after the other",
             "compute_at says which stages come first",
         ),
-        "fuse": ("rows are whole, and steps go along one axis", "leave it out"),
+        "fuse": ("strips and tiles of columns are cut along one axis each", "leave it out"),
         "parallel": (
             "threads take strips as they come; a row needs those before it",
             "split says how long a strip is",

@@ -15,6 +15,7 @@ from weft.codegen.cpu.verify import EMPTY, findings, repetitions
 from weft.foundation.errors import Finding, SpecViolation
 from weft.foundation.index_expr import Expr, axes_of, linear, substitute
 from weft.memory.ir import MemRef
+from weft.plan.ir import Plan
 from weft.poly.sets import Domain, IslBudget, Piece, always_equal, difference
 from weft.region.ir import Kernel, Output
 from weft.region.structure import buffers
@@ -27,7 +28,13 @@ MOST_COUNTED: Final = 4_096
 """Turns of a loop that are looked at one by one."""
 
 
-def agree(read: ir.Routine, made: ir.Routine, kernel: Kernel, refs: Mapping[str, MemRef]) -> str:
+def agree(
+    read: ir.Routine,
+    made: ir.Routine,
+    kernel: Kernel,
+    refs: Mapping[str, MemRef],
+    plan: Plan | None = None,
+) -> str:
     """Raise where a routine that was read is none of its kernel. The answer is why it is not known
     whether it reads the elements that its kernel reads; nothing where it does."""
     found = (
@@ -35,7 +42,8 @@ def agree(read: ir.Routine, made: ir.Routine, kernel: Kernel, refs: Mapping[str,
     )
     if not found and kernel.opaque is None:
         found = list(_terms(read, made)) if read.body != made.body else []
-        found += [_routine_finding(read, "RoutineDomain", why) for why in ring_faults(read, kernel)]
+        faults = () if plan is None else ring_faults(read, kernel, plan)
+        found += [_routine_finding(read, "RoutineDomain", why) for why in faults]
         found += [
             f for output in kernel.outputs for f in _output_findings(read, kernel, output, refs)
         ]

@@ -11,7 +11,8 @@ the same one, or in later ones, with rows that are told by the step:
 2. What is stored in step t is row `t + high`, whole; in a step stores come before loads.
 3. What is loaded is one of the newest `depth` rows that were stored until step t, or until the end
    of their loop, so that no later row has taken its place.
-4. A row that a piece loads was stored by that piece.
+4. A row that a piece loads was stored by that piece; where rows are cut into tiles of columns, each
+   of its columns that the piece loads, in every step that stores a row.
 
 Points, rows and steps are read off the loops and statements, not off the kernel's form, so that the
 proofs hold for routines that somebody edited as well.
@@ -21,16 +22,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.ir import LoopKind
-from weft.codegen.cpu.staged import ring_address
 from weft.foundation.errors import Finding, InternalError
 from weft.foundation.index_expr import Expr, Guard, always, axes_of, axis, constant
+from weft.plan.ir import Plan, StagedPlan
+from weft.plan.staged import held_by, tiles_of
 from weft.poly.sets import Domain, IslBudget, Piece, always_equal, difference, holds, uncovered
-from weft.region.form import Ring, Staged
-from weft.region.forms.staged import row_elements
-from weft.region.ir import Kernel, Output, Stage, form_of
+from weft.region.form import Ring
+from weft.region.forms.rings import Held
+from weft.region.ir import Kernel, Output, Stage
 from weft.region.structure import buffers
 
 _FAR = 1 << 40
@@ -99,15 +102,13 @@ def executed(loops: tuple[ir.For, ...]) -> Domain:
     return Domain(tuple((name, *span) for name, span in ranges.items()), (), tuple(guards))
 
 
-def ring_faults(routine: ir.Routine, kernel: Kernel) -> Iterator[str]:
+def ring_faults(routine: ir.Routine, kernel: Kernel, plan: Plan) -> Iterator[str]:
     """What is wrong with how stages hand on their rows, a sentence each."""
-    form = form_of(kernel)
-    if not isinstance(form, Staged):
+    if not isinstance(plan, StagedPlan):
         return
-    first = len(buffers(kernel))
-    for number, (stage, ring) in enumerate(zip(kernel.stages, form.rings, strict=True)):
-        _, elements = routine.scratch[first - len(routine.buffers) + number]
-        found = _Local(stage, ring, elements // row_elements(stage, ring))
+    first, tiles = len(buffers(kernel)), tiles_of(kernel, plan)
+    for number, held in enumerate(held_by(kernel, plan)):
+        found = _Local(held, 1 if tiles is None else tiles.count)
         for nest in routine.body:
             try:
                 yield from found.faults((nest,), first + number)
@@ -115,9 +116,9 @@ def ring_faults(routine: ir.Routine, kernel: Kernel) -> Iterator[str]:
                 yield str(error)
 
 
-def prove_rings(routine: ir.Routine, kernel: Kernel) -> None:
+def prove_rings(routine: ir.Routine, kernel: Kernel, plan: Plan) -> None:
     """Raises an `InternalError` where stages do not hand on what is read of them."""
-    for fault in ring_faults(routine, kernel):
+    for fault in ring_faults(routine, kernel, plan):
         raise InternalError(f"the stages of {kernel.name} do not hand on their rows: {fault}")
 
 
@@ -136,9 +137,17 @@ class _Access:
 
 @dataclass(frozen=True)
 class _Local:
-    stage: Stage
-    ring: Ring
-    depth: int
+    held: Held
+    tiles: int
+    """Tiles of columns that rows are cut into."""
+
+    @property
+    def stage(self) -> Stage:
+        return self.held.stage
+
+    @property
+    def ring(self) -> Ring:
+        return self.held.ring
 
     def faults(self, nest: tuple[ir.Stmt, ...], buffer: int) -> Iterator[str]:
         accesses = [
@@ -152,7 +161,7 @@ class _Local:
         for access in accesses if not found else ():
             found += self._at_its_place(access)
         if not found:
-            found += self._whole_rows(stores)
+            found += self._rows_of_steps(stores)
             found += self._alive(stores, loads)
         if not found:
             found += self._complete(stores, loads)
@@ -182,14 +191,22 @@ class _Local:
         return dict(zip(names, access.stmt.point, strict=True))
 
     def _inside(self) -> list[str]:
-        outside = {self.ring.axis, *self.ring.batch}
-        return [found.name for found in self.stage.outer if found.name not in outside]
+        return list(self.held.inside)
 
     def _columns(self, access: _Access) -> frozenset[str]:
-        """The loops of a step that go along a row."""
-        known = self._coordinates(access)
-        used = frozenset[str]().union(*(axes_of(known[name]) for name in self._inside()))
-        return used & {loop.var for loop in access.loops[2:]}
+        """The loops of a step that go along a row, and where rows are cut those that say whether a
+        piece has some of its columns, whatever the step."""
+        points, inner = self._coordinates(access), access.loops[2:]
+        used = frozenset[str]().union(*(axes_of(points[name]) for name in self._inside()))
+        found = {loop.var for loop in inner if loop.var in used}
+        if self.held.tile is None:
+            return frozenset(found)
+        outside = [axes_of(points[name]) for name in (self.ring.axis, *self.ring.batch)]
+        by_rows = {access.loops[1].var}.union(*outside) - {access.loops[0].var}
+        for loop in inner:
+            known = {loop.var, *axes_of(loop.start), *axes_of(loop.stop)}
+            (by_rows if loop.var not in used and by_rows & known else found).add(loop.var)
+        return frozenset(found)
 
     def _row_loops(self, access: _Access) -> tuple[ir.For, ...]:
         columns = self._columns(access)
@@ -198,7 +215,8 @@ class _Local:
     # -- the claims ------------------------------------------------------------------------------
 
     def _at_its_place(self, access: _Access) -> Iterator[str]:
-        wanted = ring_address(self.stage, self.ring, self.depth, access.stmt.point)
+        tile = axis(access.loops[0].var) % self.tiles
+        wanted = self.held.address(access.stmt.point, tile)
         domain = executed(access.loops).where(*access.guards)
         address = access.stmt.address
         if address is not wanted and not always_equal(domain, address, wanted):
@@ -211,16 +229,26 @@ class _Local:
             if found.name == self.ring.axis or always(guard, ranges) or holds(domain, guard):
                 continue
             yield f"{guard.expr} leaves the axis {found.name} of {self._name}"
+        if self.held.tile is not None and isinstance(access.stmt, ir.Store):
+            # Beyond its columns an address would be that of another row.
+            guard = Guard(self.held.column(access.stmt.point, tile), self.held.tile.width)
+            if not holds(self._beside(access).domain, guard):
+                yield f"{guard.expr} leaves the {guard.size} columns of a tile of {self._name}"
+
+    def _rows_of_steps(self, stores: Sequence[_Access]) -> Iterator[str]:
+        """What is stored in a step is its row: all of it once, where rows are not cut."""
+        for access in stores:
+            step, row = axis(access.loops[1].var), self._row(access)
+            if row - step is not constant(self.ring.high):
+                yield f"{self._name} is stored in row {row}, not {step + self.ring.high}"
+                return
+        if self.held.tile is None:
+            yield from self._whole_rows(stores)
 
     def _whole_rows(self, stores: Sequence[_Access]) -> Iterator[str]:
         """In every step that stores a row, each of its elements is stored once."""
         rows: dict[tuple[str, ...], list[Piece]] = {}
         for access in stores:
-            step = axis(access.loops[1].var)
-            row = self._row(access)
-            if row - step is not constant(self.ring.high):
-                yield f"{self._name} is stored in row {row}, not {step + self.ring.high}"
-                return
             known, columns = self._coordinates(access), self._columns(access)
             domain = executed(tuple(loop for loop in access.loops if loop.var in columns))
             index = tuple(known[name] for name in self._inside())
@@ -241,13 +269,13 @@ class _Local:
                 return
             loop, made = access.loops[1], stores[0].loops[1] if stores else None
             step = axis(loop.var) if made is None or loop is made else made.stop - 1
-            age = Guard(step + self.ring.high - self._row(access), self.depth)
+            age = Guard(step + self.ring.high - self._row(access), self.held.depth)
             domain = executed(self._row_loops(access))
             ranges = {name: (low, high) for name, low, high in domain.axes}
             if not always(age, ranges) and not holds(domain, age):
                 yield (
                     f"row {self._row(access)} of {self._name} is read in step {step}, when the "
-                    f"ring of {self.depth} rows does not hold it"
+                    f"ring of {self.held.depth} rows does not hold it"
                 )
 
     def _complete(self, stores: Sequence[_Access], loads: Sequence[_Access]) -> Iterator[str]:
@@ -258,6 +286,31 @@ class _Local:
             if point is not None:
                 shown = ", ".join(f"{name} = {value}" for name, value in point.items())
                 yield f"{self._name} is read at {shown} in a row that its piece has not stored"
+        if self.held.tile is not None:
+            yield from self._columns_stored(stores, loads)
+
+    def _columns_stored(self, stores: Sequence[_Access], loads: Sequence[_Access]) -> Iterator[str]:
+        """Every step that stores a row stores all columns of it that the piece loads."""
+        steps: dict[tuple[int, ...], dict[Piece, None]] = {}
+        for access in stores:
+            key = tuple(map(id, self._row_loops(access)))
+            steps.setdefault(key, {})[self._beside(access)] = None
+        wanted = dict.fromkeys(map(self._beside, loads))
+        for stored, columns in product(map(tuple, steps.values()), wanted):
+            point = uncovered(columns, stored)
+            if point is not None:
+                shown = ", ".join(f"{name} = {value}" for name, value in point.items())
+                yield f"{self._name} is read at {shown} in columns that its piece has not stored"
+                return
+
+    def _beside(self, access: _Access) -> Piece:
+        """The piece and the place in a row of an access, over the loops that say them."""
+        names, known = self._columns(access), self._coordinates(access)
+        loops = (access.loops[0], *(loop for loop in access.loops if loop.var in names))
+        around = {loop.var for loop in loops}
+        guards = tuple(guard for guard in access.guards if axes_of(guard.expr) <= around)
+        index = (axis(loops[0].var), *(known[name] for name in self._inside()))
+        return Piece(executed(loops).where(*guards), index)
 
     def _rows_of(self, access: _Access) -> Piece:
         """The piece, the batch and the row of an access, over the loops that say them."""

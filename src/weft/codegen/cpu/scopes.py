@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 from weft.codegen.cpu import ir
@@ -31,6 +32,10 @@ class Scope:
     axes: dict[str, Expr] = field(default_factory=dict)
     body: list[ir.Stmt] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
+    start: Expr = field(default_factory=partial(constant, 0))
+    stop: Expr | None = None
+    """Where a loop ends that is not counted from its start."""
+    end: int | None = None
 
     @property
     def is_tile(self) -> bool:
@@ -57,8 +62,9 @@ class Scope:
         """Hand the statements gathered so far to the parent, as a loop; more may follow."""
         if self.parent is not None and self.body:
             body, self.body = tuple(self.body), []
+            stop = self.start + self.count if self.stop is None else self.stop
             self.parent.body.append(
-                ir.For(self.var, constant(0), constant(self.count), 1, self.kind, body)
+                ir.For(self.var, self.start, stop, 1, self.kind, body, self.end)
             )
 
 

@@ -1,6 +1,7 @@
 """The loop nest of a kernel whose stages follow one another row by row.
 
-    for piece in ...:                            a strip of rows of the results, of one batch
+    for piece in ...:                            a strip of rows of the results, of one batch, or
+                                                 the columns of a tile in these rows
       for t in first row - warm-up .. last row:
         for each stage, if this piece needs row t + high of it:
           its row t + high, tile by tile, into a ring of `depth` rows
@@ -8,28 +9,29 @@
 
 Stages that the plan has computed at the strip have such a loop each before that of the others.
 Row r of a local lies at `r mod depth` in its ring. Whether a row is needed is told by a loop that
-turns once or not at all. A row of a stage is made by the code that a kernel of its own would have.
+turns once or not at all. A row of a stage is made by the code that a kernel of its own would have;
+of the results of a tile that are no whole vectors, by code that only the last tile of a row has.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.from_region import Lowering
-from weft.codegen.cpu.scopes import PARALLEL, SERIAL, Scope, plain
-from weft.codegen.cpu.tiling import AxisTiling, Tiling, halved_segments
+from weft.codegen.cpu.scopes import PARALLEL, SERIAL, Scope, Wrapper, plain
+from weft.codegen.cpu.tiling import AxisTiling, Segment, Tiling, halved_segments
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError
-from weft.foundation.index_expr import Expr, Guard, Index, axis, constant, linear, substitute
+from weft.foundation.index_expr import Expr, Guard, axis, constant, substitute
 from weft.memory.ir import MemRef
 from weft.plan.ir import StagedPlan
-from weft.plan.staged import depths_of, first_stages, strip_of
-from weft.region.form import Ring, Staged
-from weft.region.forms.staged import row_elements
-from weft.region.ir import Kernel, Let, Output, Read, Stage, Tensor, form_of, row_major
+from weft.plan.staged import first_stages, held_by, strip_of, tiles_of
+from weft.region.form import Staged
+from weft.region.forms.rings import Tile
+from weft.region.ir import Kernel, Let, Output, Read, Tensor, form_of
 from weft.region.structure import Names, buffers
 
 
@@ -42,16 +44,6 @@ def lower_staged(
 ) -> ir.Routine:
     """The routine that computes a kernel with stages."""
     return _Nest(kernel, tensors, refs, plan).routine(name)
-
-
-def ring_address(stage: Stage, ring: Ring, depth: int, point: Index) -> Expr:
-    """Where a point of a local lies in its ring."""
-    places = dict(zip((found.name for found in stage.outer), point, strict=True))
-    outside = {ring.axis, *ring.batch}
-    inside = [found for found in stage.outer if found.name not in outside]
-    strides = row_major(tuple(found.size for found in inside))
-    row = linear([places[found.name] for found in inside], strides)
-    return (places[ring.axis] % depth) * row_elements(stage, ring) + row
 
 
 class _Nest:
@@ -68,14 +60,16 @@ class _Nest:
         if not isinstance(form, Staged):
             raise InternalError(f"kernel {kernel.name} has no stages")
         self.kernel, self.form, self.plan = kernel, form, plan
-        self.strip, self.depths = strip_of(kernel, plan), depths_of(kernel, plan)
+        self.strip, self.tiles = strip_of(kernel, plan), tiles_of(kernel, plan)
+        self.held = held_by(kernel, plan)
         self.numbers = {tensor: i for i, tensor in enumerate(buffers(kernel))}
         self.numbers |= {stage.name: len(self.numbers) + i for i, stage in enumerate(kernel.stages)}
         known = kernel.with_locals(tensors)
         self.parts = [
-            _Part(self, part, known, refs, f"s{number}." if number < len(kernel.stages) else "")
-            for number, part in enumerate(kernel.parts)
+            _Part(self, number, part, known, refs) for number, part in enumerate(kernel.parts)
         ]
+        self.tile = constant(0)
+        """The number of the tile of columns that a piece computes."""
         self.fresh = 0
 
     def name(self, stem: str) -> str:
@@ -85,10 +79,12 @@ class _Nest:
     def routine(self, name: str) -> ir.Routine:
         rows = self.kernel.sizes[self.form.slide]
         strips = -(-rows // self.strip)
-        pieces = strips * math.prod(self.kernel.sizes[b] for b in self.form.batch)
+        tiles = 1 if self.tiles is None else self.tiles.count
+        pieces = tiles * strips * math.prod(self.kernel.sizes[b] for b in self.form.batch)
         piece = self.name("piece")
-        first = (axis(piece) % strips if self.form.batch else axis(piece)) * self.strip
-        batch = self._batch(axis(piece) // strips)
+        self.tile, rest = axis(piece) % tiles, axis(piece) // tiles
+        first = (rest % strips if self.form.batch else rest) * self.strip
+        batch = self._batch(rest // strips)
         start, stop = first - self.form.warm_up, first + self.strip
         loops = []
         for together in self._steps():
@@ -116,8 +112,7 @@ class _Nest:
         return tuple(reversed(found))
 
     def _scratch(self) -> tuple[tuple[DType, int], ...]:
-        stages = zip(self.kernel.stages, self.form.rings, self.depths, strict=True)
-        return tuple((s.local.dtype, depth * row_elements(s, ring)) for s, ring, depth in stages)
+        return tuple((held.stage.local.dtype, held.elements) for held in self.held)
 
     def _row(
         self, number: int, time: str, first: Expr, batch: Sequence[Expr]
@@ -142,10 +137,13 @@ class _Nest:
         return body
 
     def _if(self, expr: Expr, far: int, body: tuple[ir.Stmt, ...]) -> ir.For:
-        """The body where an expression is not negative; it lies between -far and far."""
-        whole = 1 << far.bit_length()
-        turns = (expr + whole) // whole
-        return ir.For(self.name("on"), constant(0), turns, 1, SERIAL, body)
+        return ir.For(self.name("on"), constant(0), turns_if(expr, far), 1, SERIAL, body)
+
+
+def turns_if(expr: Expr, far: int) -> Expr:
+    """One where an expression is not negative, else nothing; it lies between -far and far."""
+    whole = 1 << far.bit_length()
+    return (expr + whole) // whole
 
 
 class _Part(Lowering):
@@ -154,23 +152,20 @@ class _Part(Lowering):
     def __init__(
         self,
         nest: _Nest,
+        number: int,
         kernel: Kernel,
         tensors: dict[str, Tensor],
         refs: dict[str, MemRef],
-        prefix: str,
     ) -> None:
-        named = _prefix_names(kernel, prefix)
+        named = _prefix_names(kernel, f"s{number}." if number < len(nest.held) else "")
         along = next(found.name for found in reversed(kernel.axes) if not found.reduce)
-        tile = AxisTiling(nest.plan.unroll, nest.plan.vector)
-        super().__init__(named, tensors, refs, Tiling(along, {along: tile}, {}))
+        self.tile = AxisTiling(nest.plan.unroll, nest.plan.vector)
+        super().__init__(named, tensors, refs, Tiling(along, {along: self.tile}, {}))
         self.nest, self.along = nest, along
         self.numbers = nest.numbers
-        self.rings = {
-            stage.name: (stage, ring, depth)
-            for stage, ring, depth in zip(
-                nest.kernel.stages, nest.form.rings, nest.depths, strict=True
-            )
-        }
+        self.held = {held.stage.name: held for held in nest.held}
+        self.is_result = number == len(nest.held)
+        self.cut = None if nest.tiles is None else nest.tiles.parts[number]
 
     def buffer_args(self) -> tuple[ir.BufferArg, ...]:
         whole = buffers(self.nest.kernel)
@@ -186,49 +181,100 @@ class _Part(Lowering):
         )
 
     def row(self, places: dict[str, Expr]) -> tuple[ir.Stmt, ...]:
-        """All elements at some places, those along the last axis in tiles."""
+        """All elements at some places, or those of a tile, those along the last axis in vectors."""
         root = Scope(None, kind=SERIAL)
         scope = root
         for found in self.kernel.axes:
-            if not (found.reduce or found.name in places or found.name == self.along):
+            if found.reduce or found.name in places or found.name == self.along:
+                continue
+            if self.cut is not None and found.name == self.cut.axis:
+                scope = self._column(scope, self.cut)
+            else:
                 scope = self._serial(scope, found.name, found.size)
-        for tile in halved_segments(self.kernel.sizes[self.along], self.tiling.outer(self.along)):
-            inner = Scope(scope, self._name(f"{plain(self.along)}t"), tile.count, SERIAL)
-            wrappers: list[tuple[str, int, ir.LoopKind]] = []
-            place = axis(inner.var) * tile.extent + tile.start
-            here = {**places, self.along: self._cut_axis(self.along, place, tile, wrappers)}
-            self._tile(inner, here, wrappers)
-            inner.close()
-        for made in scope.chain()[:0:-1]:
-            made.close()
+        if self.cut is None or self.cut.axis != self.along:
+            size = self.kernel.sizes[self.along]
+            self._vectors(scope, places, constant(0), halved_segments(size, self.tile))
+        elif self.is_result:
+            self._cut_row(scope, places, self.cut)
+        else:
+            start = self.cut.start(self.nest.tile)
+            self._vectors(scope, places, start, halved_segments(self.cut.width, self.tile))
+        _close(scope, root)
         return tuple(root.body)
+
+    def _vectors(
+        self, scope: Scope, places: dict[str, Expr], start: Expr, segments: Iterable[Segment]
+    ) -> None:
+        """Elements along the last axis, in vectors."""
+        for segment in segments:
+            inner = Scope(scope, self._name(f"{plain(self.along)}t"), segment.count, SERIAL)
+            place = axis(inner.var) * segment.extent + segment.start + start
+            self._segment(inner, places, place, segment)
+            inner.close()
+
+    def _segment(self, scope: Scope, places: dict[str, Expr], place: Expr, cut: Segment) -> None:
+        wrappers: list[Wrapper] = []
+        here = {**places, self.along: self._cut_axis(self.along, place, cut, wrappers)}
+        self._tile(scope, here, wrappers)
+
+    # -- tiles of columns ------------------------------------------------------------------------
+
+    def _column(self, scope: Scope, cut: Tile) -> Scope:
+        """A loop over the columns of a tile, each of which has elements along the last axis."""
+        var, start = self._name(plain(cut.axis)), cut.start(self.nest.tile)
+        if not self.is_result:
+            return Scope(scope, var, cut.width, SERIAL, {cut.axis: axis(var) + start})
+        end = self.kernel.sizes[cut.axis]
+        return Scope(scope, var, cut.width, SERIAL, {cut.axis: axis(var)}, start=start, end=end)
+
+    def _cut_row(self, scope: Scope, places: dict[str, Expr], cut: Tile) -> None:
+        """The results of a tile along the last axis, each once: whole steps, and in the last tile
+        what rows have beyond those."""
+        size, step = self.kernel.sizes[cut.axis], self.tile.unroll * self.tile.lanes
+        segments, whole = halved_segments(size, self.tile), size // step
+        if whole:
+            var, start = self._name(f"{plain(cut.axis)}t"), cut.start(self.nest.tile) // step
+            inner = Scope(scope, var, cut.width // step, SERIAL, start=start, end=whole)
+            self._segment(inner, places, axis(var) * step, segments[0])
+            inner.close()
+        last = cut.start(self.nest.tile) + cut.width - 1
+        on = Scope(scope, self._name("on"), stop=turns_if(last - whole * step, 2 * size))
+        rest = [found for found in segments if found.start >= whole * step]
+        self._vectors(on, places, constant(0), rest)
+        on.close()
 
     def _name(self, stem: str) -> str:
         return self.nest.name(stem)
 
     def _load(self, let: Let, read: Read, scope: Scope) -> ir.Load:
-        if read.tensor not in self.rings:
+        held = self.held.get(read.tensor)
+        if held is None:
             return super()._load(let, read, scope)
         bindings = scope.bindings()
-        stage, ring, depth = self.rings[read.tensor]
         point = tuple(substitute(e, bindings) for e in read.index)
         guards = tuple(
             Guard(substitute(g.expr, bindings), g.size) for g in self.kernel.open_guards(read)
         )
-        address = ring_address(stage, ring, depth, point)
+        address = held.address(point, self.nest.tile)
         number = self.numbers[read.tensor]
         return ir.Load(let.name, number, address, guards, read.fill, (), point)
 
     def _store_value(self, output: Output, scope: Scope) -> None:
-        if output.tensor not in self.rings:
+        held = self.held.get(output.tensor)
+        if held is None:
             super()._store_value(output, scope)
             return
         bindings = scope.bindings()
-        stage, ring, depth = self.rings[output.tensor]
         point = tuple(bindings[name] for name in self.lets[output.value].axes)
-        address = ring_address(stage, ring, depth, point)
+        address = held.address(point, self.nest.tile)
         home = self._home(self.lets[output.value].axes, scope)
         home.body.append(ir.Store(self.numbers[output.tensor], address, output.value, point))
+
+
+def _close(inner: Scope, outer: Scope) -> None:
+    """Close the loops of a scope up to one around them."""
+    for made in inner.chain()[: len(outer.chain()) - 1 : -1]:
+        made.close()
 
 
 class _Prefixed(Names):

@@ -34,6 +34,7 @@ from weft.plan.blocks import PANELS, TILES
 from weft.plan.ir import MapPlan, MmaPlan, Plan, RowPlan
 from weft.plan.kept_rows import contiguous_axis, kept_values
 from weft.plan.rows import reduced_axes
+from weft.plan.staged import NARROW
 from weft.plan.transposes import crossing_of
 from weft.region.form import Crossing
 from weft.region.forms.columns import columns_of_piece
@@ -45,8 +46,7 @@ PARTIAL_SUMS: Final = 8
 MANY_ROWS: Final = 64
 """Rows that keep all threads busy to the end, though each of them is one piece."""
 WIDE: Final = 8
-NARROW: Final = 4
-"""Lanes of vectors that are worth halving, and of those that are not halved again."""
+"""Lanes of vectors that are worth halving."""
 FEW: Final = 4
 """Vectors of a whole map that take no longer when they are more and narrower."""
 

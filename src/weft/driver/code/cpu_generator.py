@@ -145,7 +145,7 @@ GENERATOR = Generator(
             verify=unchecked,
             render=lambda code: text.print_routines(list(code.routines.values())),
             parse=lambda source, c: cpu_kernels.read_module(
-                source, _lower(c), c["region"], c["memory"], c.warn
+                source, _lower(c), c["region"], c["memory"], c["plan"], c.warn
             ),
         ),
         Stage(

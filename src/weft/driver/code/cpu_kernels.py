@@ -84,7 +84,7 @@ def lower_module(
         if symbol not in code.routines:
             routine = lower(kernel, module.tensors, refs, plan, symbol)
             code.findings += prove(routine, kernel)
-            prove_rings(routine, kernel)
+            prove_rings(routine, kernel, plan)
             code.routines[symbol] = routine
     return code
 
@@ -106,6 +106,7 @@ def read_module(
     made: CpuCode,
     module: Module,
     buffer_map: BufferMap,
+    plans: PlanSet,
     warn: Callable[[str], None],
 ) -> CpuCode:
     """The routines that somebody wrote, in place of those that were made; each is one of the
@@ -120,7 +121,8 @@ def read_module(
         if routine != made.routines[symbol]:
             kernel = kernels[symbol]
             refs = buffer_map.refs_of(buffers(kernel))
-            unknown = agree(routine, made.routines[symbol], kernel, refs)
+            plan = plans.of(kernel.name) if kernel.stages else None
+            unknown = agree(routine, made.routines[symbol], kernel, refs, plan)
             if unknown:
                 warn(
                     f"the CPU routine {symbol} was given, and it is not known whether it reads the "

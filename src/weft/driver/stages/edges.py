@@ -17,12 +17,12 @@ from weft.driver.stages.links import links_of
 from weft.foundation.lines import Place
 from weft.foundation.records import dataclass
 from weft.foundation.tally import counted
-from weft.plan.staged import axis_names
+from weft.plan.ir import Plan, PlanSet, StagedPlan
+from weft.plan.staged import axis_names, held_by, tiles_of
 from weft.poly_view.ir import Scop
 from weft.region.form import Staged
 from weft.region.forms.shared_slides import find_place
 from weft.region.forms.slides import Slide
-from weft.region.forms.staged import row_elements
 from weft.region.ir import Kernel, Module, Stage
 from weft.target.roofline import Work, time_estimate
 from weft.target.target import Kind, Target
@@ -64,6 +64,7 @@ class _Edges:
         self.module: Module = compilation["region"]
         self.scop: Scop = compilation["poly_view"]
         self.target: Target = compilation.target
+        self.plans: PlanSet | None = compilation.values.get("plan")
         self.places = _value_places(compilation)
         self.stages = {
             stage.name: (kernel, stage) for kernel in self.module.kernels for stage in kernel.stages
@@ -118,7 +119,9 @@ class _Edges:
         if name in self.stages:
             kernel, stage = self.stages[name]
             where = self._place(kernel) if self.target.kind is Kind.GPU else ""
-            how, what = _STAGE, f"a stage of {kernels}, {_tell_kept(kernel, stage, where)}"
+            plan = None if self.plans is None else self.plans.of(kernel.name)
+            told = _tell_kept(kernel, stage, where, plan)
+            how, what = _STAGE, f"a stage of {kernels}, {told}"
         elif name in self.writers:
             how, what = _STORED, f"stored by {kernels}"
         else:
@@ -166,17 +169,21 @@ class _Edges:
         return self.scop.by_name[name].dtype.storage_bytes
 
 
-def _tell_kept(kernel: Kernel, stage: Stage, where: str) -> str:
+def _tell_kept(kernel: Kernel, stage: Stage, where: str, plan: Plan | None) -> str:
     """Where a stage is computed, what a row of the results needs of it, and what is kept: in bytes,
     or on a GPU somewhere."""
     form = kernel.form
     if not isinstance(form, Staged):
         return "kept whole"
-    ring = next(ring for ring in form.rings if ring.local == stage.name)
-    size = ring.depth * row_elements(stage, ring) * stage.local.dtype.storage_bytes
-    reach = f"rows {ring.low} to {ring.high} of it for each row"
-    kept = where or f"{size:,} bytes"
-    return f"at {axis_names(kernel)[form.slide]}: {reach}, {ring.depth} kept in {kept}"
+    number = kernel.stages.index(stage)
+    ring = form.rings[number]
+    reach, depth = f"rows {ring.low} to {ring.high} of it for each row", ring.depth
+    if isinstance(plan, StagedPlan) and not where:
+        held, tiles = held_by(kernel, plan)[number], tiles_of(kernel, plan)
+        where, depth = f"{held.bytes:,} bytes", held.depth
+        if held.tile is not None and tiles is not None:
+            reach += f", {held.tile.width:,} columns of it for {tiles.size:,}"
+    return f"at {axis_names(kernel)[form.slide]}: {reach}, {depth} kept in {where}"
 
 
 def _some(names: tuple[str, ...]) -> str:

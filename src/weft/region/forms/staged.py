@@ -8,18 +8,20 @@ newest row and the oldest that somebody still reads, and a ring of so many rows 
 
 What a row of one part needs of a local is Poly Core's to say. Inside of a row anything may be read.
 Along `slide` rows move with their reader, `i + 2` or a window `i + k`, and along the axes outside
-of it, the batch, a reader stays where it is.
+of it, the batch, a reader stays where it is. Where readers also move so along an axis inside of the
+rows, a tile of its columns can be computed by itself, with a halo: again the hull of all reads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from math import prod
 from typing import Final
 
 from weft.foundation.index_expr import coefficient
+from weft.foundation.records import dataclass
 from weft.poly.core import LoopAxis, Span, Statement, can_compute_at
 from weft.poly.core import Read as StatementRead
 from weft.region.form import Ring, Staged
@@ -189,6 +191,59 @@ def _local_span(spans: Mapping[str, Span], at: _Reads) -> tuple[tuple[str, ...],
         return "not row by row"
     ((own_axis, rows),) = slides
     return tuple(batch[name] for name in at.batch), own_axis, rows
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A part that reads a local, by number: along the columns from `low` to `high` of its own."""
+
+    reader: int
+    stage: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class Columns:
+    """How columns of all parts move with those of the results: the axis of each part, the results'
+    last, and who reads which."""
+
+    axes: tuple[str, ...]
+    edges: tuple[Beside, ...]
+
+
+def columns_along(kernel: Kernel, form: Staged, column: str) -> Columns | str:
+    """What columns along an axis of the results need of every stage; or why that is not told, so
+    that rows stay whole."""
+    numbers = {stage.name: number for number, stage in enumerate(kernel.stages)}
+    outside = [*((ring.axis, *ring.batch) for ring in form.rings), (form.slide, *form.batch)]
+    axes, edges = {len(kernel.stages): column}, list[Beside]()
+    for reader in reversed(range(len(kernel.parts))):
+        known = statement(kernel.parts[reader])
+        cut = {*outside[reader], axes[reader]}
+        tile = {a.name: 1 if a.name in cut else a.size for a in known.outer}
+        for name in dict.fromkeys(read.source for read in known.reads if read.source in numbers):
+            number = numbers[name]
+            spans = can_compute_at(_local(kernel.stages[number]), known, tile).spans
+            found = _span_beside(spans, axes[reader])
+            if isinstance(found, str):
+                return f"{known.name} reads {name} {found}"
+            own, span = found
+            if axes.setdefault(number, own) != own:
+                return f"{name} is read along several axes"
+            edges.append(Beside(reader, number, span.low, span.high))
+    return Columns(tuple(axes[number] for number in range(len(kernel.parts))), tuple(edges))
+
+
+def _span_beside(spans: Mapping[str, Span], column: str) -> tuple[str, Span] | str:
+    """The axis of a local that moves with columns of its reader, and what they read along it."""
+    moving = [own for own, span in spans.items() if not span.even or column in span.steps]
+    if not moving:
+        return "along whole rows"
+    span = spans[moving[0]]
+    if len(moving) > 1 or not span.even or dict(span.steps) != {column: 1}:
+        return "at no fixed distance along its columns"
+    return moving[0], span
 
 
 def strip_rows(kernel: Kernel, form: Staged) -> int:

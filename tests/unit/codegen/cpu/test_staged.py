@@ -88,7 +88,6 @@ def test_a_stage_is_computed_at_the_strip(program: Program, compiled: Executable
     ("fields", "why"),
     [
         ({"slide": "i1"}, "slide=i1, but the stages of this kernel slide along i0"),
-        ({"tile": {"i0": 4, "i1": 8}}, "tile has a size for i0, i1; rows are whole"),
         ({"tile": {"i0": 0}}, "tile i0 is 0; it must be at least 1"),
         ({"vector": 3}, "3 elements is no power of two"),
         (

@@ -151,7 +151,7 @@ def plan_kernel(
         case Staged() if target.kind is Kind.CPU:
             known = kernel.with_locals(tensors)
             lanes = min(_cpu_lanes(part, known, target) for part in kernel.parts)
-            return staged_plan(kernel, lanes, header)
+            return staged_plan(kernel, lanes, target, header)
         case Staged():
             return slide_plan(kernel, tensors, target, header)
         case Product():

@@ -19,9 +19,11 @@ from weft.foundation.errors import InternalError
 from weft.plan.blocks import SCRATCH_BYTES
 from weft.plan.ir import Header, LocalEdge, StagedPlan
 from weft.region.form import Staged
+from weft.region.forms.cuts import cut_of
 from weft.region.forms.rings import Held, Tiles, cut_rows
-from weft.region.forms.staged import columns_along, strip_rows
+from weft.region.forms.staged import columns_along
 from weft.region.ir import Kernel, Read, form_of
+from weft.target.target import Target
 
 BODY: Final = "body"
 RING: Final = "smem_ring"
@@ -38,14 +40,15 @@ def staged_form(kernel: Kernel) -> Staged:
     return form
 
 
-def staged_plan(kernel: Kernel, vector: int, header: Header) -> StagedPlan:
+def staged_plan(kernel: Kernel, vector: int, target: Target, header: Header) -> StagedPlan:
     """The plan of a kernel with stages, where nobody says more. Each step of a window takes up so
     many vectors at a time."""
-    form = staged_form(kernel)
+    names, cut = axis_names(kernel), cut_of(kernel, staged_form(kernel), target)
     edges = tuple(LocalEdge(*pair, RING, depth) for pair, depth in edges_of(kernel))
-    slide = axis_names(kernel)[form.slide]
+    slide = names[staged_form(kernel).slide]
     unroll = 4 if any(found.reduce for part in kernel.parts for found in part.axes) else 2
-    return StagedPlan(header, vector, unroll, {slide: strip_rows(kernel, form)}, slide, edges)
+    tile = {slide: cut.rows} | ({names[cut.axis]: cut.columns} if cut.axis else {})
+    return StagedPlan(header, vector, unroll, tile, slide, edges)
 
 
 def staged_plans(first: StagedPlan) -> Iterator[StagedPlan]:

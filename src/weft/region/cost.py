@@ -14,6 +14,7 @@ from weft.foundation.dtypes import F32, DType
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import bounds, coefficient, linear
 from weft.foundation.scalar import FUNCTIONS
+from weft.region.forms.cuts import Cut, cut_of
 from weft.region.forms.multiplied import multiplies_numbers
 from weft.region.forms.shared_slides import SharedSlide, find_place
 from weft.region.forms.slides import Slide
@@ -122,17 +123,22 @@ def _staged_work(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) 
     form = find_staged(kernel)
     if isinstance(form, str):
         raise InternalError(f"the stages of kernel {kernel.name} do not slide: {form}")
-    known, strip = kernel.with_locals(tensors), strip_rows(kernel, form)
+    known, cut = kernel.with_locals(tensors), Cut(strip_rows(kernel, form), 0)
+    if target.kind is Kind.CPU:
+        cut = cut_of(kernel, form, target)
+    strip = cut.rows
     place = find_place(kernel, tensors, target) if target.kind is Kind.GPU else ""
     if not isinstance(place, str):
         strip, seconds = _least_seconds(place, tensors, target)
     own = {stage.name for stage in kernel.stages}
     total, read = Work(), dict[str, int]()
     # A strip begins with rows of each stage that the strip above it computes too: those by which
-    # the hull of a row reaches beyond one row.
-    for part, again in zip(kernel.parts, [r.high - r.low for r in form.rings] + [0], strict=True):
+    # the hull of a row reaches beyond one row; and tiles have columns that those beside them have.
+    for number, part in enumerate(kernel.parts):
+        ring = form.rings[number] if number < len(form.rings) else None
+        again = ring.high - ring.low if ring is not None else 0
         work = kernel_work(part, known, target)
-        share = (strip + again) / strip
+        share = (strip + again) / strip * cut.share(number)
         operations = round(work.operations * share)
         total += Work(work.matrix_seconds * share, work.vector_seconds * share, 0, operations)
         # Rows that one part has read are near when another one reads them.

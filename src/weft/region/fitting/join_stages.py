@@ -18,10 +18,11 @@ from weft.foundation.index_expr import axis
 from weft.region.cost import kernel_seconds
 from weft.region.fitting.cutting import needed
 from weft.region.fitting.joining import replaced
+from weft.region.forms.cuts import MOST_BYTES, cut_of
 from weft.region.forms.shared_slides import find_shared_slide
 from weft.region.forms.slides import find_slide
 from weft.region.forms.sliding import Sliding, read_repeatedly
-from weft.region.forms.staged import find_staged, local_bytes, slides_alone
+from weft.region.forms.staged import find_staged, slides_alone
 from weft.region.ir import (
     Check,
     Fold,
@@ -43,8 +44,6 @@ T = TypeVar("T")
 
 MOST_STAGES: Final = 8
 """Of one kernel: each is a loop nest of its own, and takes as long to compile as a kernel."""
-MOST_BYTES: Final = 512 << 10
-"""Of the rings of a thread: inside a second-level cache, with room for what streams by."""
 
 
 def join_stages(module: Module, target: Target, most: int = MOST_STAGES) -> Module:
@@ -197,8 +196,9 @@ def _join_kernels(
         if not any(place.is_shared(output.tensor) for output in maker.outputs):
             return "it is read at one place"
         return kernel
-    if (size := local_bytes(kernel, form)) > MOST_BYTES:
-        return f"rings would take {size:,} bytes, over {MOST_BYTES:,}"
+    cut = cut_of(kernel, form, target)
+    if cut.bytes > MOST_BYTES:
+        return f"rings would take {cut.bytes:,} bytes, over {MOST_BYTES:,}; {cut.why}"
     return kernel
 
 

@@ -211,6 +211,16 @@ class Columns:
     axes: tuple[str, ...]
     edges: tuple[Beside, ...]
 
+    @property
+    def halos(self) -> tuple[int, ...]:
+        """How many columns of each part a tile needs beside as many as it has of the results."""
+        lows, highs = ([0] * len(self.axes) for _ in range(2))
+        for number in range(len(self.axes) - 2, -1, -1):
+            own = [edge for edge in self.edges if edge.stage == number]
+            lows[number] = min(lows[edge.reader] + edge.low for edge in own)
+            highs[number] = max(highs[edge.reader] + edge.high for edge in own)
+        return tuple(high - low for low, high in zip(lows, highs, strict=True))
+
 
 def columns_along(kernel: Kernel, form: Staged, column: str) -> Columns | str:
     """What columns along an axis of the results need of every stage; or why that is not told, so
@@ -246,26 +256,13 @@ def _span_beside(spans: Mapping[str, Span], column: str) -> tuple[str, Span] | s
     return moving[0], span
 
 
-def strip_rows(kernel: Kernel, form: Staged) -> int:
+def strip_rows(kernel: Kernel, form: Staged, tiles: int = 1) -> int:
     """Rows of the results that one piece computes, where no plan says: enough pieces for threads to
-    share, and enough rows in each that what it computes before its first hardly counts."""
-    batch = prod(kernel.sizes[name] for name in form.batch)
+    share, of so many `tiles` of a row, and enough rows in each that what it computes before its
+    first hardly counts."""
+    batch = prod(kernel.sizes[name] for name in form.batch) * tiles
     rows = kernel.sizes[form.slide]
     share = -(-rows // max(1, _PIECES // batch))
     # A piece computes `warm_up` rows more than it makes: with eight times as many of its own an
     # eighth of the work is done twice.
     return min(rows, max(share, _ROWS_PER_WARM_UP * form.warm_up, 1))
-
-
-def local_bytes(kernel: Kernel, form: Staged) -> int:
-    """What the rings of a thread hold, with the least depths."""
-    return sum(
-        ring.depth * row_elements(stage, ring) * stage.local.dtype.storage_bytes
-        for stage, ring in zip(kernel.stages, form.rings, strict=True)
-    )
-
-
-def row_elements(stage: Stage, ring: Ring) -> int:
-    """The elements of one row of a local."""
-    outside = {ring.axis, *ring.batch}
-    return prod(found.size for found in stage.outer if found.name not in outside)

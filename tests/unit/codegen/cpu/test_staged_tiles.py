@@ -1,5 +1,5 @@
-"""Stages on the CPU by tiles of columns: plans that are obeyed or refused, edits that are proved or
-refused."""
+"""Stages on the CPU by tiles of columns: plans that are obeyed or refused, what the planner
+chooses, edits that are proved or refused."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import Compilation
 from weft.foundation.errors import SpecViolation
 from weft.plan.ir import StagedPlan
-from weft.plan.staged import depths_of, strip_of, tiles_of
+from weft.plan.staged import depths_of, held_by, strip_of, tiles_of
 from weft.plan.text import loads
 from weft.ptir import Program
 from weft.region.forms.rings import Tile, Tiles
 from weft.region.interp import run_module
 from weft.region.interp_rows import run_rows
-from weft.region.ir import Module
+from weft.region.ir import Kernel, Module
 from weft.target.known import target_named
 
 pytestmark = pytest.mark.usefixtures("small_machine")
@@ -178,6 +178,49 @@ def test_what_no_tile_may_be(
 ) -> None:
     with pytest.raises(SpecViolation, match=re.escape(why)):
         tiled(tile, function, shape)
+
+
+# -- what the planner chooses --------------------------------------------------------------------
+
+
+def chosen(function: Any, shape: tuple[int, ...]) -> tuple[list[dict[str, int] | None], Any]:
+    """The tile of each kernel's plan, and the kernels."""
+    program: Program = weft.jit(function).program(weft.tensor(np.zeros(shape, np.float32)))
+    made = Compilation(program, target_named("cpu"), make_signature(program))
+    run_pipeline(made, "plan")
+    plans = json.loads(made.text("plan"))["plans"]
+    return [plan.get("tile") for plan in plans], made["region"].kernels
+
+
+def test_rows_whose_rings_leave_the_cache_are_cut() -> None:
+    """Two blurs keep seven rows: of 18000 columns 504 KB, of 40000 more than half of the cache."""
+    (whole,), _ = chosen(twice, (64, 18_000))
+    assert whole == {"i0": 32}
+    (cut,), (kernel,) = chosen(twice, (64, 40_000))
+    assert cut is not None
+    assert set(cut) == {"i0", "i1"}
+    assert cut["i1"] % 256 == 0
+    assert ring_bytes(kernel, cut) < 512 << 10
+
+
+def ring_bytes(kernel: Kernel, tile: dict[str, int]) -> int:
+    plan = staged_of(plans_with(compiled(), tile=tile))
+    return sum(held.bytes for held in held_by(kernel, plan))
+
+
+def test_columns_of_channels_stay_together() -> None:
+    """Rows of 2400 columns of 64 channels are cut along the columns, which have vectors each."""
+    (cut,), (kernel,) = chosen(channels_last, (40, 2400, 64))
+    assert cut is not None
+    assert set(cut) == {"i0", "i1"}
+    assert len(kernel.stages) == 1
+
+
+def test_rows_that_nobody_may_cut_are_stored() -> None:
+    module = module_of(coarser, (60, 60_001))
+    assert [len(kernel.stages) for kernel in module.kernels] == [0, 0]
+    why = "rings would take 720,000 bytes, over 524,288; map1 reads v7 at no fixed distance"
+    assert any(why in found for found in module.stored.values())
 
 
 # -- edited loops --------------------------------------------------------------------------------

@@ -46,6 +46,12 @@ def test_a_stage_has_its_place_halo_bytes_and_next_best() -> None:
     assert taken < other
 
 
+def test_a_stage_of_a_tile_has_its_columns() -> None:
+    lines = [line for line in edges(lambda x: blur(blur(x)), (600, 30_000)) if "a stage of" in line]
+    kept = "rows 0 to 4 of it for each row, 4,356 columns of it for 4,352, 3 kept in 52,272 bytes"
+    assert kept in lines[0]
+
+
 def test_what_is_read_once_is_inlined_with_the_price_of_storing_it() -> None:
     lines = edges(lambda x: blur(blur(x)), (1500, 1500))
     line = next(line for line in lines if "computed where it is read" in line)

@@ -2,8 +2,8 @@
 
 Python's `dataclass` writes six functions for a frozen class and compiles each of them: most of a
 millisecond, of which a compiler with a thousand such classes takes a second to load; and one
-program makes objects of a few. Here a class is given its fields, and Python makes the functions
-when the first of them is called. To whoever uses such a class, and to a type checker, it is a
+program makes objects of a few. Here a class is given its fields, and Python makes each function
+when it is called first. To whoever uses such a class, and to a type checker, it is a
 dataclass as any other. One that is not frozen, has other options or inherits from a dataclass is
 left to Python.
 """
@@ -33,12 +33,20 @@ else:
 
 
 _OURS: Final = ({"frozen": True}, {"frozen": True, "eq": False})
-_MADE: Final = ("__init__", "__repr__", "__eq__", "__hash__")
+_NOTHING: Final = {"init": False, "repr": False, "eq": False}
+_ALONE: Final[dict[str, dict[str, bool]]] = {
+    # Fields of what is not frozen are set in another way.
+    "__init__": {**_NOTHING, "init": True, "frozen": True},
+    "__repr__": {**_NOTHING, "repr": True},
+    "__eq__": {**_NOTHING, "eq": True},
+    "__hash__": {**_NOTHING, "unsafe_hash": True},
+}
+"""The options with which Python writes one function of a class."""
 
 
 def _with_fields(cls: type, options: dict[str, bool]) -> type:
-    """A class with its fields; its functions are those of a twin that Python makes when one of them
-    is called."""
+    """A class with its fields; each of its functions is that of a twin that Python makes when it is
+    called."""
     own = vars(cls)
     kept = (*own.get("__annotations__", ()), "__annotations__", "__module__", "__qualname__")
     # The twin has the fields alone: Python writes its functions from these, and what the class has
@@ -48,30 +56,25 @@ def _with_fields(cls: type, options: dict[str, bool]) -> type:
         twin["__post_init__"] = cls.__post_init__
     # A class that says what is equal, and nothing of a hash, has None in the place of one.
     written = {name for name in own if name != "__hash__" or own[name] is not None}
-    wanted = [name for name in _MADE if name not in written]
+    wanted = [name for name in _ALONE if name not in written]
     if options.get("eq") is False:
         wanted = [name for name in wanted if name not in ("__eq__", "__hash__")]
     # Python describes a class without a docstring by its `__init__`, which it does not see here.
     cls.__doc__ = cls.__doc__ or cls.__name__
     made: Any = dataclasses.dataclass(init=False, repr=False, eq=False)(cls)
     made.__dataclass_params__.frozen = True
-
-    def complete() -> None:
-        whole: Any = dataclasses.dataclass(**options)(type(cls.__name__, (), dict(twin)))
-        for name in wanted:
-            setattr(cls, name, getattr(whole, name))
-
     for name in wanted:
-        setattr(made, name, _first(cls, name, complete))
+        setattr(made, name, _first(cls, name, twin))
     made.__setattr__, made.__delattr__ = _refuse_to_set, _refuse_to_delete
     return cls
 
 
-def _first(cls: type, name: str, complete: Callable[[], None]) -> Callable[..., Any]:
+def _first(cls: type, name: str, twin: dict[str, Any]) -> Callable[..., Any]:
     """A function that makes way for the one that it stands for."""
 
     def first(*given: Any, **named: Any) -> Any:
-        complete()
+        whole: Any = dataclasses.dataclass(**_ALONE[name])(type(cls.__name__, (), dict(twin)))
+        setattr(cls, name, getattr(whole, name))
         return getattr(cls, name)(*given, **named)
 
     return first

@@ -84,7 +84,8 @@ class _Merger:
         self._pairs = Pairs(fusion.signatures, fusion.members, fusion.settled)
         self._verdicts: dict[object, Verdict] = {}
         self._leads: dict[int, tuple[int, ...] | None] = {}
-        self._texts: dict[Group, Hashable | None] = {}
+        self._texts: dict[int, Hashable | None] = {}
+        self._texts_of: dict[Group, Hashable | None] = {}
         self.readers: dict[str, set[int]] = {}
         for n, names in self.reads.items():
             for name in names:
@@ -198,19 +199,25 @@ class _Merger:
     def _text(self, number: int) -> Hashable | None:
         """What a group on a GPU is but for names and sizes, where it makes results of the program
         that no other one reads; None where a launch of its own carries it out."""
-        group, sources = self.groups[number], self.fusion.view.sources
-        if self.fusion.target.kind is not Kind.GPU or self.order.after[number]:
+        if self.order.after[number]:
+            return None
+        if number not in self._texts:
+            group = self.groups[number]
+            if group not in self._texts_of:
+                self._texts_of[group] = self._text_of(group)
+            self._texts[number] = self._texts_of[group]
+        return self._texts[number]
+
+    def _text_of(self, group: Group) -> Hashable | None:
+        fusion, sources = self.fusion, self.fusion.view.sources
+        if fusion.target.kind is not Kind.GPU:
             return None
         if any(sources[root.block].tensor.role != "output" for root in group):
             return None
-        if group not in self._texts:
-            try:
-                kernel, _ = self.fusion.kernel(group)
-            except Stop:
-                self._texts[group] = None
-            else:
-                self._texts[group] = flat_key(kernel, self.fusion.tensors)
-        return self._texts[group]
+        try:
+            return flat_key(fusion.kernel(group)[0], fusion.tensors)
+        except Stop:
+            return None
 
     def _is_one_text(self, number: int, other: int) -> bool:
         """Whether one launch may carry two groups out as they are."""
@@ -333,8 +340,9 @@ class _Merger:
         """One group in the place of two."""
         del self.groups[other]
         self.groups[number] = roots
-        self._pairs.forget(number)
-        self._pairs.forget(other)
+        for gone in (number, other):
+            self._pairs.forget(gone)
+            self._texts.pop(gone, None)
         self._leads.pop(number, None)
         self.home.update((root.block, number) for root in roots)
         self.reads[number] = self._reads(roots)
@@ -360,6 +368,7 @@ class _Merger:
                 fusion.inlined.discard(root.block)
                 continue
             self.groups[number] = rest
+            self._texts.pop(number, None)
             del self.home[root.block]
 
     def _verdict(self, number: int, other: int, related: bool, kin: bool, alike: bool) -> Verdict:

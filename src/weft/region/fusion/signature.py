@@ -12,8 +12,10 @@ them the same few again: an optimiser's update of one matrix and of the next.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Final
 
 from weft.foundation.index_expr import Expr
@@ -48,12 +50,14 @@ class Signatures:
         self, roots: Sequence[Root], inlined: frozenset[str]
     ) -> tuple[Hashable, tuple[str, ...], tuple[str, ...]]:
         """The key, with the blocks it speaks of (roots, and what is read) and the tensors."""
-        numbers: dict[str, int] = {}
-        tensors: dict[str, int] = {}
+        # Names are numbered in the order in which they are met.
+        numbers: dict[str, int] = defaultdict(count().__next__)
+        tensors: dict[str, int] = defaultdict(count().__next__)
         parts: list[Hashable] = []
+        note = parts.append
         for root in roots:
-            parts.append(root.env)
-            parts.append(numbers.setdefault(root.block, len(numbers)))
+            note(root.env)
+            note(numbers[root.block])
             self._place(root.block, tensors, parts)
         stack = [root.block for root in roots]
         done: set[str] = set()
@@ -64,14 +68,14 @@ class Signatures:
                 continue
             done.add(name)
             number, sources, around = blocks.get(name) or self._block(name)
-            parts.append(number)
+            note(number)
             for source in sources:
-                parts.append(numbers.setdefault(source, len(numbers)))
+                note(numbers[source])
                 if source in inlined:
                     stack.append(source)
                 else:
                     tensor, kind = held.get(source) or self._tensor(source)
-                    parts.append(~(tensors.setdefault(tensor, len(tensors)) << _KINDS | kind))
+                    note(~(tensors[tensor] << _KINDS | kind))
             for source in around:
                 self._place(source, tensors, parts)
         return tuple(parts), tuple(numbers), tuple(tensors)
@@ -80,7 +84,7 @@ class Signatures:
         """Note which tensor a block is stored as: the how-manieth, and of what kind. Below 0, so
         that it is no number of a block."""
         tensor, kind = self._tensors.get(name) or self._tensor(name)
-        parts.append(~(tensors.setdefault(tensor, len(tensors)) << _KINDS | kind))
+        parts.append(~(tensors[tensor] << _KINDS | kind))
 
     def _tensor(self, name: str) -> tuple[str, int]:
         """The tensor that a block is stored as, and the number of its kind."""
@@ -139,8 +143,9 @@ def on_tensors(kernel: Kernel, names: Mapping[str, str]) -> Kernel:
 
 def _rename_tensors(let: Let, names: Mapping[str, str]) -> Let:
     match let.expr:
-        case Read(tensor=tensor):
-            return replace(let, expr=replace(let.expr, tensor=names[tensor]))
+        case Read(tensor, index, guards, fill, places):
+            read = Read(names[tensor], index, guards, fill, places)
+            return Let(let.name, let.dtype, let.axes, read)
         case Fold(step=step, combine=combine):
             bodies = [
                 tuple(_rename_tensors(inner, names) for inner in body) for body in (step, combine)

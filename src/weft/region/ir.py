@@ -466,13 +466,17 @@ def epilogue_of(kernel: Kernel) -> tuple[str, ...]:
     return form.epilogue if isinstance(form, Product) else ()
 
 
-def walk(body: tuple[Let, ...]) -> Iterator[Let]:
+def walk(body: tuple[Let, ...]) -> tuple[Let, ...]:
     """Every Let of a body, those inside folds included."""
+    if not any(type(let.expr) is Fold for let in body):
+        return body
+    found: list[Let] = []
     for let in body:
-        yield let
+        found.append(let)
         if isinstance(let.expr, Fold):
-            yield from walk(let.expr.step)
-            yield from walk(let.expr.combine)
+            found += walk(let.expr.step)
+            found += walk(let.expr.combine)
+    return tuple(found)
 
 
 def operands(let: Let) -> tuple[str, ...]:

@@ -402,7 +402,8 @@ def _turn_axes(scop: Scop, orders: Mapping[str, tuple[int, ...]]) -> Scop:
         return access if order is None else replace(access, map=_reorder(access.map, order))
 
     def turned(block: PolyBlock) -> PolyBlock:
-        block = replace(block, accesses=tuple(map(read, block.accesses)))
+        if any(access.tensor in orders for access in block.accesses):
+            block = replace(block, accesses=tuple(map(read, block.accesses)))
         return _with_order(block, orders[block.name]) if block.name in orders else block
 
     shapes = {name: _joined_shape(scop.by_name[name], order) for name, order in orders.items()}

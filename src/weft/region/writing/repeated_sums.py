@@ -86,7 +86,8 @@ def _narrowed(scop: Scop, narrow: Mapping[str, tuple[int, ...]]) -> Scop:
         return replace(access, map=tuple(access.map[place] for place in places))
 
     def made(block: PolyBlock) -> PolyBlock:
-        block = replace(block, accesses=tuple(map(read, block.accesses)))
+        if any(access.tensor in narrow for access in block.accesses):
+            block = replace(block, accesses=tuple(map(read, block.accesses)))
         return _without_axes(block, narrow[block.name]) if block.name in narrow else block
 
     return replace(

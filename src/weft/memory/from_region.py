@@ -89,6 +89,7 @@ class Assignment:
     """Kernels with the tensors whose buffers are taken over in them."""
     _fits: dict[str, list[str]] = field(default_factory=dict)
     """The donated inputs that a result could be written into."""
+    _looks: dict[str, _Look] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.lives = lives_of(self.module, self.donated)
@@ -144,9 +145,9 @@ class Assignment:
         # it.
         if kernel.opaque is not None and kernel.opaque.inputs.count(base) > 1:
             return f"{kernel.name} reads {base} twice"
-        if not _same_elements(kernel, output, base, self.module.tensors):
+        if not self._look(kernel).same_elements(output, base, self.module.tensors):
             return f"{kernel.name} also reads other elements of {base} than it writes"
-        if kernel.opaque is None and _is_read_again(kernel, output, base):
+        if kernel.opaque is None and self._look(kernel).is_read_again(output, base):
             return f"another result of {kernel.name} is made of {base}"
         if self._both_fixed(base, output.tensor):
             return f"{base} and {output.tensor} are both fixed in place"
@@ -176,7 +177,7 @@ class Assignment:
         taken: dict[str, Output] = {}
         results.sort(key=lambda o: self._handed_out[o.tensor])
         for output in results:
-            read = _tensors_behind(kernel, output)
+            read = self._look(kernel).tensors_behind(output)
             fit = [n for n in given if n in read and self._may_reuse(number, kernel, output, n)]
             self._fits[output.tensor] = fit
         # Each search for an augmenting path makes one more result fit in, so any order ends with as
@@ -236,15 +237,22 @@ class Assignment:
         if reduced_alike(kernel, self.module) is not None:
             return True
         # What has to look at the whole body comes last.
-        if kernel.pattern not in _IN_PLACE or not _one_row_at_a_time(kernel):
+        look = self._look(kernel)
+        if kernel.pattern not in _IN_PLACE or not look.is_one_row_at_a_time:
             return False
         if len(kernel.outputs) > 1 and not (
-            _one_pass(kernel) and _is_made_from(kernel, output, name)
+            look.is_one_pass and name in look.tensors_behind(output)
         ):
             return False
-        if _is_read_again(kernel, output, name):
+        if look.is_read_again(output, name):
             return False
-        return _same_elements(kernel, output, name, self.module.tensors)
+        return look.same_elements(output, name, self.module.tensors)
+
+    def _look(self, kernel: Kernel) -> _Look:
+        found = self._looks.get(kernel.name)
+        if found is None:
+            found = self._looks[kernel.name] = _Look(kernel)
+        return found
 
     def _share(self, kernel: Kernel, first: str, second: str, why: str) -> None:
         self.take(Share(kernel.name, first, second, why))
@@ -376,86 +384,97 @@ _SPACES = (
 )
 
 
-def _one_row_at_a_time(kernel: Kernel) -> bool:
-    """Whether all reductions run over the same axes: a row is then read whole before any of its
-    elements is written, and no other row needs it."""
-    reduced = [let.expr.axes for let in kernel.body if isinstance(let.expr, Reduce | Fold)]
-    return len({frozenset(axes) for axes in reduced}) <= 1
+class _Look:
+    """What is asked of a kernel for each of its results and operands."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self._behind: dict[str, set[str]] = {}
+
+    @cached_property
+    def loops(self) -> list[Let]:
+        """Its reductions."""
+        return [let for let in self.kernel.body if isinstance(let.expr, Reduce | Fold)]
+
+    @cached_property
+    def reads(self) -> dict[str, list[Let]]:
+        """Every read, by what is read."""
+        found: dict[str, list[Let]] = {}
+        for let in walk(self.kernel.body):
+            if isinstance(let.expr, Read):
+                found.setdefault(let.expr.tensor, []).append(let)
+        return found
+
+    @cached_property
+    def is_one_row_at_a_time(self) -> bool:
+        """Whether all reductions run over the same axes: a row is then read whole before any of its
+        elements is written, and no other row needs it."""
+        return len({frozenset(_reduced_by(let)) for let in self.loops}) <= 1
+
+    @cached_property
+    def is_one_pass(self) -> bool:
+        """Whether all outputs are written in one loop over the same points: what an iteration has
+        read stays read when it writes."""
+        if self.kernel.pattern not in _IN_PLACE:
+            return False
+        spaces = {self.kernel.let(output.value).axes for output in self.kernel.outputs}
+        reduced = {name for let in self.loops for name in _reduced_by(let)}
+        return len(spaces) == 1 and reduced.isdisjoint(*spaces)
+
+    @cached_property
+    def inside(self) -> set[str]:
+        """The values that reductions are made of."""
+        names = [name for let in self.loops for name in operands(let)]
+        return {let.name for let in self._lets_behind(names)}
+
+    def tensors_behind(self, output: Output) -> set[str]:
+        """The tensors that the value of an output is computed from, which then are read before the
+        output is written."""
+        found = self._behind.get(output.value)
+        if found is None:
+            lets = self._lets_behind([output.value])
+            found = {let.expr.tensor for let in lets if isinstance(let.expr, Read)}
+            self._behind[output.value] = found
+        return found
+
+    def is_read_again(self, output: Output, name: str) -> bool:
+        """Whether the kernel may read a tensor after it has stored an output: what is read in the
+        loop of a reduction is read again behind it, for another output that may come after this
+        one."""
+        reads = [let.name for let in self.reads.get(name, ())]
+        if len(reads) == 1 and reads[0] not in self.inside and reads[0] in self.kernel.lets:
+            return False
+        others = (found for found in self.kernel.outputs if found is not output)
+        return any(name in self.tensors_behind(other) for other in others)
+
+    def same_elements(self, output: Output, name: str, tensors: Mapping[str, Tensor]) -> bool:
+        """Whether every read of `name` is of the element that `output` writes. An op that is
+        carried whole replaces elements of its base by what it read before."""
+        if self.kernel.opaque is not None:
+            return True
+        target = _element_number(output.index, tensors[output.tensor])
+        reads = [let.expr for let in self.reads.get(name, ())]
+        return all(
+            isinstance(read, Read) and _element_number(read.index, tensors[name]) is target
+            for read in reads
+        )
+
+    def _lets_behind(self, names: Iterable[str]) -> list[Let]:
+        """Values by name, and all that they are computed from."""
+        lets = {let.name: let for let in self.kernel.body}
+        stack = list(dict.fromkeys(names))
+        seen, found = set(stack), list[Let]()
+        while stack:
+            let = lets[stack.pop()]
+            found.append(let)
+            fresh = [operand for operand in dict.fromkeys(operands(let)) if operand not in seen]
+            seen.update(fresh)
+            stack.extend(fresh)
+        return found
 
 
-def _one_pass(kernel: Kernel) -> bool:
-    """Whether all outputs are written in one loop over the same points: what an iteration has read
-    stays read when it writes."""
-    if kernel.pattern not in _IN_PLACE:
-        return False
-    spaces = {kernel.let(output.value).axes for output in kernel.outputs}
-    reduced = {
-        name for let in kernel.body if isinstance(let.expr, Reduce | Fold) for name in let.expr.axes
-    }
-    return len(spaces) == 1 and reduced.isdisjoint(*spaces)
-
-
-def _is_made_from(kernel: Kernel, output: Output, name: str) -> bool:
-    """Whether the value of an output is computed from a tensor, which then is read before the
-    output is written."""
-    return name in _tensors_behind(kernel, output)
-
-
-def _is_read_again(kernel: Kernel, output: Output, name: str) -> bool:
-    """Whether a kernel may read a tensor after it has stored an output: what is read in the loop of
-    a reduction is read again behind it, for another output that may come after this one."""
-    reads = [
-        let.name
-        for let in walk(kernel.body)
-        if isinstance(let.expr, Read) and let.expr.tensor == name
-    ]
-    loops = [let for let in kernel.body if isinstance(let.expr, Reduce | Fold)]
-    inside = {
-        found.name for found in _lets_behind(kernel, [n for let in loops for n in operands(let)])
-    }
-    before = (
-        len(reads) == 1
-        and reads[0] not in inside
-        and any(let.name == reads[0] for let in kernel.body)
-    )
-    others = (found for found in kernel.outputs if found is not output)
-    return not before and any(name in _tensors_behind(kernel, other) for other in others)
-
-
-def _tensors_behind(kernel: Kernel, output: Output) -> set[str]:
-    """The tensors that the value of an output is computed from."""
-    found = _lets_behind(kernel, [output.value])
-    return {let.expr.tensor for let in found if isinstance(let.expr, Read)}
-
-
-def _lets_behind(kernel: Kernel, names: Iterable[str]) -> list[Let]:
-    """Values by name, and all that they are computed from."""
-    lets = {let.name: let for let in kernel.body}
-    stack = list(dict.fromkeys(names))
-    seen, found = set(stack), list[Let]()
-    while stack:
-        let = lets[stack.pop()]
-        found.append(let)
-        fresh = [operand for operand in dict.fromkeys(operands(let)) if operand not in seen]
-        seen.update(fresh)
-        stack.extend(fresh)
-    return found
-
-
-def _same_elements(
-    kernel: Kernel, output: Output, name: str, tensors: Mapping[str, Tensor]
-) -> bool:
-    """Whether every read of `name` in a kernel is of the element that `output` writes. An op that
-    is carried whole replaces elements of its base by what it read before."""
-    if kernel.opaque is not None:
-        return True
-    target = _element_number(output.index, tensors[output.tensor])
-    reads = [
-        let.expr
-        for let in walk(kernel.body)
-        if isinstance(let.expr, Read) and let.expr.tensor == name
-    ]
-    return all(_element_number(read.index, tensors[name]) is target for read in reads)
+def _reduced_by(let: Let) -> tuple[str, ...]:
+    return let.expr.axes if isinstance(let.expr, Reduce | Fold) else ()
 
 
 def _element_number(index: tuple[Expr, ...], tensor: Tensor) -> Expr:

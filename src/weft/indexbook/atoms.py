@@ -52,9 +52,10 @@ class AtomTable:
 
     def find(self, node: int) -> int:
         """The class of a dim."""
-        while self.parents[node] != node:
-            self.parents[node] = self.parents[self.parents[node]]
-            node = self.parents[node]
+        parents = self.parents
+        while (above := parents[node]) != node:
+            parents[node] = parents[above]
+            node = parents[node]
         return node
 
     def unite(self, a: int, b: int) -> None:
@@ -67,10 +68,13 @@ class AtomTable:
         size = self.sizes[node]
         if size == 1:
             return ()
+        cuts = self.cuts[self.find(node)]
+        if not size or not cuts:
+            return (size,)
         # Cuts divide one another, so the quotients of neighbours are whole, and their product is
         # the size.
-        bounds = [size, *sorted(self.cuts[self.find(node)], reverse=True), 1]
-        return tuple(outer // inner for outer, inner in pairwise(bounds)) if size else (0,)
+        bounds = [size, *sorted(cuts, reverse=True), 1]
+        return tuple(outer // inner for outer, inner in pairwise(bounds))
 
     def link(self, group: Group) -> bool:
         """Connect the dims of a group; False, and nothing changed, where no refinement exists."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from math import prod
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from weft.foundation.axes import inverse
 from weft.foundation.dims import static
@@ -82,11 +82,19 @@ def build_book(graph: Graph) -> IndexBook:
     return book.finish(values)
 
 
+class _Known(NamedTuple):
+    """What is known of a value before its atoms are."""
+
+    axes: tuple[AxisVar, ...]
+    domain: Domain
+    inputs: tuple[InputMap, ...]
+    params: tuple[IndexParam, ...]
+
+
 @dataclass
 class _Book:
     ids: dict[Value, str]
-    infos: dict[Value, IndexInfo] = field(default_factory=dict)
-    """What is known of values before their atoms are."""
+    known: dict[Value, _Known] = field(default_factory=dict)
     axis_ids: count[int] = field(default_factory=count)
     wholes: dict[Value, InputMap] = field(default_factory=dict)
     """Values read as they are."""
@@ -102,21 +110,13 @@ class _Book:
             domain = Domain((*_box(sizes).constraints, *guards), _pieces(value))
         else:
             domain = _box(sizes)
-        self.infos[value] = IndexInfo(
-            axes,
-            domain,
-            inputs,
-            self._reduced(value),
-            scop=not isinstance(value, Opaque),
-            params=params,
-            selected=static(value.x.shape[value.axis]) if isinstance(value, Gather) else 0,
-        )
+        self.known[value] = _Known(axes, domain, inputs, params)
 
     def _axes(self, value: Value) -> tuple[AxisVar, ...]:
         """Axes inherit the id of the axis they are; those that a movement makes are new."""
         if isinstance(value, Unary | Cast | Binary | Where):
             # Element by element, and of operands of one shape: the axes of the first.
-            known = self.infos[operands(value)[0]].axes
+            known = self.known[operands(value)[0]].axes
             if all(found.kind is AxisKind.ITER for found in known):
                 return known
         found = []
@@ -124,14 +124,14 @@ class _Book:
             size = static(value.shape[k])
             repeated = isinstance(value, Expand) and value.x.shape[k] != size
             kind = AxisKind.BROADCAST if repeated else AxisKind.ITER
-            number = self.infos[source[0]].axes[source[1]].id if source else next(self.axis_ids)
+            number = self.known[source[0]].axes[source[1]].id if source else next(self.axis_ids)
             found.append(AxisVar(number, f"i{k}", size, kind))
         return tuple(found)
 
     def _reduced(self, value: Value) -> tuple[int, ...]:
         if not isinstance(value, Reduce):
             return ()
-        axes = self.infos[value.x].axes
+        axes = self.known[value.x].axes
         return tuple(axes[k].id for k in value.axes)
 
     def _inputs(self, value: Value) -> tuple[tuple[InputMap, ...], tuple[IndexParam, ...]]:
@@ -228,20 +228,19 @@ class _Book:
         findings, materialise = self._limit(values, unaligned)
         infos = {}
         for value in values:
-            info = self.infos[value]
-            atoms = tuple(table.atoms(node) for node in nodes[value])
+            known, inputs = self.known[value], self.known[value].inputs
             if value in unaligned:
-                info = replace(info, inputs=(replace(info.inputs[0], aligned=False),))
+                inputs = (replace(inputs[0], aligned=False),)
             infos[self.ids[value]] = IndexInfo(
-                info.axes,
-                info.domain,
-                info.inputs,
-                info.reduce_axes,
-                atoms,
-                info.scop,
-                info.params,
+                known.axes,
+                known.domain,
+                inputs,
+                self._reduced(value),
+                tuple([table.atoms(node) for node in nodes[value]]),
+                not isinstance(value, Opaque),
+                known.params,
                 value in materialise,
-                info.selected,
+                static(value.x.shape[value.axis]) if isinstance(value, Gather) else 0,
             )
         return IndexBook(infos, tuple(findings))
 

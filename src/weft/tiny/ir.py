@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import field
 from enum import Enum
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
@@ -357,10 +358,10 @@ class Graph:
     names: dict[Value, str] = field(default_factory=dict, compare=False, repr=False)
     op_names: dict[Value, str] = field(default_factory=dict, compare=False, repr=False)
 
-    @property
-    def values(self) -> list[Value]:
+    @cached_property
+    def values(self) -> tuple[Value, ...]:
         """Every value below the outputs, operands first."""
-        return topological(tuple(value for _, value in self.outputs))
+        return tuple(topological(tuple(value for _, value in self.outputs)))
 
 
 def operands(value: Value) -> tuple[Value, ...]:

@@ -22,7 +22,7 @@ they are empty where nothing has named them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -72,9 +72,9 @@ class Instruction:
     output: ValueType
 
     @property
-    def uses(self) -> Iterator[int]:
+    def uses(self) -> list[int]:
         """Ids of the values it reads."""
-        return (o.id for o in self.operands if not isinstance(o, TensorLiteral))
+        return [o.id for o in self.operands if not isinstance(o, TensorLiteral)]
 
     @property
     def summary(self) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 from math import prod
 
@@ -66,13 +67,15 @@ def in_turns(program: Program, sizes: TurnSizes, log: PassLog | None = None) -> 
     """The program with large products made in turns where that can be. The program has no dynamic
     dims and no composite ops."""
     told = PassLog() if log is None else log
-    source = program
+    source, known = program, None
     for value_id in list(islice(_large_products(program, sizes), _MOST_PRODUCTS)):
         seed = program.main.instructions_by_id.get(value_id)
-        found = None if seed is None else _find_loop(program, seed, sizes)
+        if known is None or known.program is not program:
+            known = _Known(program)
+        found = None if seed is None else _find_loop(known, seed, sizes)
         if found is not None:
             told.fire(RULE, program.place(program.main, found.seed))
-            program = _Writing(program, found).program(told)
+            program = _Writing(known, found).program(told)
     return program if program is source else dce(cse(program, told), told)
 
 
@@ -113,15 +116,15 @@ class _Loop:
         return [value_id for value_id in self.left if not self.parts[value_id].pending]
 
 
-def _find_loop(program: Program, seed: Instruction, sizes: TurnSizes) -> _Loop | None:
+def _find_loop(known: _Known, seed: Instruction, sizes: TurnSizes) -> _Loop | None:
     """The loop of a product; None where it cannot be made in turns, or it would not pay."""
     kind = seed.output
     assert isinstance(kind, TensorType)
     for axis, size in enumerate(kind.static_shape):
-        walk = _Walk(program, seed, axis, _choose_turns(size, kind.bytes / sizes.piece))
+        walk = _Walk(known, seed, axis, _choose_turns(size, kind.bytes / sizes.piece))
         loop = walk.loop()
         if loop is not None and loop.sums:
-            loop = _Walk(program, seed, axis, _choose_turns(size, walk.rows / sizes.summing)).loop()
+            loop = _Walk(known, seed, axis, _choose_turns(size, walk.rows / sizes.summing)).loop()
         if loop is not None and _saves(loop, kind):
             return loop
     return None
@@ -144,24 +147,52 @@ def _saves(loop: _Loop, kind: TensorType) -> bool:
     return kept <= kind.bytes // 2
 
 
-class _Walk:
-    """What is made of a product, instruction by instruction, written as one turn."""
+class _Known:
+    """What walks through a program ask of it, whatever product they begin at."""
 
-    def __init__(self, program: Program, seed: Instruction, axis: int, count: int) -> None:
-        self.program, self.main, self.seed, self.axis = program, program.main, seed, axis
-        main = program.main
+    def __init__(self, program: Program) -> None:
+        self.program, main = program, program.main
         self.types: dict[int, ValueType] = dict(
             zip(main.parameter_ids, main.parameters, strict=True)
         ) | {i.id: i.output for i in main.body}
+        self.reads = {i.id: _values_read(i) for i in main.body}
+
+    @cached_property
+    def origins(self) -> dict[int, int]:
+        return _origins(self.program.main)
+
+    def after(self, seed: Instruction) -> set[int]:
+        """What is made of a value."""
+        found = {seed.id}
+        for value_id, read in self.reads.items():
+            if not found.isdisjoint(read):
+                found.add(value_id)
+        return found - {seed.id}
+
+    def before(self, ends: Iterable[int]) -> set[int]:
+        """Values, and what they are made of."""
+        found = {*ends}
+        for value_id, read in reversed(self.reads.items()):
+            if value_id in found:
+                found.update(read)
+        return found
+
+
+class _Walk:
+    """What is made of a product, instruction by instruction, written as one turn."""
+
+    def __init__(self, known: _Known, seed: Instruction, axis: int, count: int) -> None:
+        self.known, self.program, self.main = known, known.program, known.program.main
+        self.seed, self.axis, self.types = seed, axis, known.types
         kind = seed.output
         assert isinstance(kind, TensorType)
-        self.makers = main.instructions_by_id
-        self.shop = Workshop(program)
+        self.makers = self.main.instructions_by_id
+        self.shop = Workshop(self.program)
         tape = Tape(self.shop, (), ())
         self.turn = Turn(tape, count, self.types, self.makers, prod(kind.static_shape) // 2)
         self.parts: dict[int, Part] = {}
-        self.after = _after(main, seed)
-        self.origins = _origins(main)
+        self.after = known.after(seed)
+        self.origins = known.origins
         self.factors = {self.origins[operand.id] for operand in _refs(seed)}
 
     @property
@@ -185,13 +216,14 @@ class _Walk:
                 if instruction is self.seed:
                     return None
         large = set(filter(self._is_large, self.parts))
-        readers = [i for i in self.main.body if not large.isdisjoint(_values_read(i))]
+        reads = self.known.reads
+        readers = [i for i in self.main.body if not large.isdisjoint(reads[i.id])]
         if any(i.id not in self.parts for i in readers) or large & {*self.main.result_ids}:
             return None
         ends = [self.seed.id, *(i.id for i in readers)]
-        inside = _before(self.main, ends) & self.parts.keys()
+        inside = self.known.before(ends) & self.parts.keys()
         outer = [i for i in self.main.body if i.id not in inside]
-        read = {use for i in outer for use in _values_read(i)} | {*self.main.result_ids}
+        read = {use for i in outer for use in reads[i.id]} | {*self.main.result_ids}
         left = [i.id for i in self.main.body if i.id in inside and i.id in read]
         if not left or not large <= inside or not large.isdisjoint(left):
             return None
@@ -203,10 +235,9 @@ class _Walk:
         """What is made of the product and leads to something that reads a large tensor."""
         made = {self.seed.id, *self.after}
         large = {n for n in made if isinstance(k := self.types[n], TensorType) and self._size(k)}
-        ends = [
-            i.id for i in self.main.body if i.id in made and not large.isdisjoint(_values_read(i))
-        ]
-        leading = _before(self.main, [*ends, self.seed.id])
+        reads = self.known.reads
+        ends = [i.id for i in self.main.body if i.id in made and not large.isdisjoint(reads[i.id])]
+        leading = self.known.before([*ends, self.seed.id])
         return [i for i in self.main.body if i.id in made and i.id in leading]
 
     def _size(self, kind: TensorType) -> bool:
@@ -318,27 +349,9 @@ def _rename_operand(operand: Operand, names: Mapping[int, int]) -> Hashable:
             return operand
 
 
-def _after(main: Function, seed: Instruction) -> set[int]:
-    """What is made of a value."""
-    found = {seed.id}
-    for instruction in main.body:
-        if not found.isdisjoint(_values_read(instruction)):
-            found.add(instruction.id)
-    return found - {seed.id}
-
-
-def _before(main: Function, ends: Iterable[int]) -> set[int]:
-    """Values, and what they are made of."""
-    found = {*ends}
-    for instruction in reversed(main.body):
-        if instruction.id in found:
-            found.update(_values_read(instruction))
-    return found
-
-
 def _values_read(instruction: Instruction) -> list[int]:
     """The values that an instruction reads, and does not only wait for."""
-    uses = list(instruction.uses)
+    uses = instruction.uses
     return uses[:1] if isinstance(instruction.op, Barrier) else uses
 
 
@@ -359,10 +372,10 @@ def _added_up(op: Op, dtype: DType) -> tuple[Op, DType]:
 class _Writing:
     """The program with a loop in it."""
 
-    def __init__(self, program: Program, loop: _Loop) -> None:
-        self.source, self.loop = program, loop
-        self.shop = Workshop(program)
-        self.tape = self.shop.function_tape(program.main)
+    def __init__(self, known: _Known, loop: _Loop) -> None:
+        self.known, self.source, self.loop = known, known.program, loop
+        self.shop = Workshop(self.source)
+        self.tape = self.shop.function_tape(self.source.main)
         self.late: set[int] = set()
         """What comes after the loop."""
         self.environment = Environment(self.tape)
@@ -376,7 +389,7 @@ class _Writing:
             if not self.late.isdisjoint(instruction.uses):
                 self.late.add(instruction.id)
         body = _Body(self.shop, self.loop)
-        needed = _before(main, [value_id for value_id, _ in (*body.given, *body.pieces)])
+        needed = self.known.before([value_id for value_id, _ in (*body.given, *body.pieces)])
         end = max(n for n, i in enumerate(main.body) if i.id in inside)
         first = [n for n, i in enumerate(main.body) if n < end and i.id not in self.late]
         early = {*first, *(n for n, i in enumerate(main.body) if i.id in needed)}

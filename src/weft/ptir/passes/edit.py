@@ -261,7 +261,8 @@ def edit_bodies(
     """
     lines: Lines = dict(program.locations)
     known = replace(program, locations=lines)
-    outer = program.function_symbols
+    # Regions alone may use them.
+    outer = program.function_symbols if program.regions else frozenset()
     bodies: list[Body] = []
     changed = False
     for body in program.bodies:

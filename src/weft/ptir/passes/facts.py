@@ -76,7 +76,7 @@ class Facts:
     def mentioned(self, instruction: Instruction) -> set[Symbol]:
         """Symbols in the output type and attributes of an instruction and in the regions it
         runs."""
-        if self._is_static:
+        if self.is_static:
             return set()
         found = _own_symbols(instruction)
         for region_id in self.reachable(instruction.op.regions):
@@ -86,7 +86,8 @@ class Facts:
     # -- tables ----------------------------------------------------------------------------------
 
     @cached_property
-    def _is_static(self) -> bool:
+    def is_static(self) -> bool:
+        """Whether nothing mentions a symbol."""
         return is_static(self.program)
 
     @cached_property

@@ -77,7 +77,7 @@ def _live_body(program: Program, body: Body, facts: Facts, log: PassLog) -> Body
 def _live_ids(body: Body, facts: Facts) -> set[int]:
     """The values that are needed, found from the last instruction to the first."""
     live = {*body.result_ids, *protected(body).fixed}
-    binders = _binders(body)
+    binders = {} if facts.is_static else _binders(body)
     needed: set[Symbol] = {symbol for kind in body.results for symbol in symbols_of(kind)}
     for instruction in reversed(body.body):
         # From the end to the front, everything that needs a name has been seen by the time the

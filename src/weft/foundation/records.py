@@ -15,11 +15,19 @@ from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from typing import TYPE_CHECKING, Any, Final
 
-__all__ = ["dataclass"]
+__all__ = ["dataclass", "replace"]
 
 if TYPE_CHECKING:
-    from dataclasses import dataclass
+    from dataclasses import dataclass, replace
 else:
+
+    def replace(given, /, **changes):
+        """`dataclasses.replace`, which for most classes of ours need not ask what a field is."""
+        cls = given.__class__
+        names = _PLAIN.get(cls)
+        if names is None or not changes.keys() <= {*names}:
+            return dataclasses.replace(given, **changes)
+        return cls(*[changes[n] if n in changes else getattr(given, n) for n in names])
 
     def dataclass(cls=None, **options):
         """The decorator `dataclasses.dataclass`."""
@@ -42,6 +50,8 @@ _ALONE: Final[dict[str, dict[str, bool]]] = {
     "__hash__": {**_NOTHING, "unsafe_hash": True},
 }
 """The options with which Python writes one function of a class."""
+_PLAIN: Final[dict[type, tuple[str, ...]]] = {}
+"""The fields of classes whose objects are made of them in order."""
 
 
 def _with_fields(cls: type, options: dict[str, bool]) -> type:
@@ -63,6 +73,10 @@ def _with_fields(cls: type, options: dict[str, bool]) -> type:
     cls.__doc__ = cls.__doc__ or cls.__name__
     made: Any = dataclasses.dataclass(init=False, repr=False, eq=False)(cls)
     made.__dataclass_params__.frozen = True
+    fields = dataclasses.fields(cls)
+    placed = all(f.init and not f.kw_only for f in fields)
+    if placed and "__init__" in wanted and len(fields) == len(made.__dataclass_fields__):
+        _PLAIN[cls] = tuple(field.name for field in fields)
     for name in wanted:
         setattr(made, name, _first(cls, name, twin))
     made.__setattr__, made.__delattr__ = _refuse_to_set, _refuse_to_delete

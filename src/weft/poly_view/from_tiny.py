@@ -10,7 +10,7 @@ reads through it waits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from weft.foundation.dims import static_shape
@@ -30,6 +30,7 @@ from weft.foundation.index_expr import (
     substitute,
 )
 from weft.foundation.memo import memo
+from weft.foundation.records import replace
 from weft.foundation.scalar import Fn
 from weft.indexbook.ir import IndexBook, IndexInfo
 from weft.indexbook.ir import IndexParam as BookParam

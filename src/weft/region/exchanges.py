@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from weft.foundation.ranks import ReducesOverRanks
+from weft.foundation.records import replace
 from weft.region.ir import Kernel, Module
 
 BUCKET = 4 << 20

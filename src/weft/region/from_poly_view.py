@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from weft.foundation.dims import static
 from weft.foundation.dtypes import UI8, DType
 from weft.foundation.index_expr import axis, linear
+from weft.foundation.records import replace
 from weft.poly_view.ir import Access, BlockKind, IterAxis, PolyBlock, Scop
 from weft.region.cost import kernel_seconds
 from weft.region.fitting.elements_behind import with_elements_behind

@@ -43,7 +43,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from enum import Enum
 from functools import cached_property
 from typing import Any, Final, TypeAlias
@@ -53,7 +53,7 @@ from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import Expr as IndexExpr
 from weft.foundation.index_expr import Guard, Index, always, axis
 from weft.foundation.memo import memo
-from weft.foundation.records import dataclass
+from weft.foundation.records import dataclass, replace
 from weft.region.form import (
     Attention,
     AttentionParts,

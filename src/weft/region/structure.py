@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Hashable, Mapping
-from dataclasses import replace
 from typing import Final
 
 from weft.foundation.index_expr import Axis as AxisTerm
@@ -26,6 +25,7 @@ from weft.foundation.index_expr import (
     scale,
 )
 from weft.foundation.memo import forgettable
+from weft.foundation.records import replace
 from weft.region.ir import (
     AxisIndex,
     Binary,

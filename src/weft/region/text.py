@@ -25,12 +25,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 from weft.foundation.errors import Unimplemented
 from weft.foundation.index_text import parse_expr, parse_guard, parse_index
 from weft.foundation.json_fields import Fields, Scalar, parse, reading, write_scalar
+from weft.foundation.records import replace
 from weft.region.form_text import form_from_json, form_to_json
 from weft.region.ir import (
     AxisIndex,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,6 +32,7 @@ from weft.foundation.index_expr import (
     params_of,
 )
 from weft.foundation.numeric import is_number_of
+from weft.foundation.records import replace
 from weft.region.form_text import differences
 from weft.region.forms.find import find_form
 from weft.region.ir import (

@@ -6,12 +6,13 @@ import copy
 import dataclasses
 import pickle
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError, field, replace
+from dataclasses import FrozenInstanceError, field
+from functools import cached_property
 from typing import Any
 
 import pytest
 
-from weft.foundation.records import dataclass
+from weft.foundation.records import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,18 @@ class Equal:
 @dataclass(frozen=True, eq=False)
 class Same:
     a: int
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A class whose objects are what they are given."""
+
+    a: int
+    b: str = "b"
+
+    @cached_property
+    def twice(self) -> int:
+        return 2 * self.a
 
 
 def test_it_is_made_shown_compared_and_hashed_alike() -> None:
@@ -96,3 +109,16 @@ def test_a_class_that_inherits_compares_as_its_own() -> None:
     child.other = 2  # type: ignore[attr-defined]
     assert child.other == 2  # type: ignore[attr-defined]
     assert Further(1, more=2) == Further(1, more=2) != Further(1)
+
+
+def test_one_with_other_fields_knows_nothing_of_what_the_first_has_found_out() -> None:
+    first = Plain(1)
+    assert first.twice == 2
+    other = replace(first, a=3)
+    assert (other, other.twice, first.twice) == (Plain(3), 6, 2)
+    assert vars(replace(first)) == {"a": 1, "b": "b"}
+    assert replace(Further(1, more=2), more=3) == Further(1, more=3)
+    with pytest.raises(TypeError, match="other"):
+        replace(first, other=1)  # type: ignore[call-arg]
+    with pytest.raises(FrozenInstanceError):
+        other.a = 4  # type: ignore[misc]

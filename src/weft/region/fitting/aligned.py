@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 from weft.foundation.dtypes import BF16, F16, F32, DType
 from weft.foundation.index_expr import Expr, Guard, axis, coefficient, linear
+from weft.foundation.records import replace
 from weft.region.forms.alignment import ROW, is_aligned
 from weft.region.forms.multiplied import multiplies_reads, usual_atom
 from weft.region.forms.runs import longest_run

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from weft.foundation.dtypes import BF16, F16
@@ -32,7 +31,7 @@ from weft.foundation.index_expr import (
     linear,
     substitute,
 )
-from weft.foundation.records import dataclass
+from weft.foundation.records import dataclass, replace
 from weft.region.forms.grouped import find_groups
 from weft.region.forms.multiplied import usual_atom
 from weft.region.forms.problem import find_problem

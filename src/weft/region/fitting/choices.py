@@ -9,9 +9,9 @@ elements, and the other side a read that is never made.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from weft.foundation.functions import COMPARISONS
+from weft.foundation.records import replace
 from weft.region.fitting.cutting import renamed
 from weft.region.fitting.joining import live
 from weft.region.ir import AxisIndex, Binary, Const, Kernel, Let, Reduce, Select, Words

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import TypeAlias
 
 from weft.foundation.dtypes import I1, SI32
 from weft.foundation.index_expr import Expr, Guard, axis, substitute
-from weft.foundation.records import dataclass
+from weft.foundation.records import dataclass, replace
 from weft.region.ir import (
     AxisIndex,
     Binary,

@@ -11,10 +11,10 @@ the product multiplies meanwhile, and its copy engine has the time to bring the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Final
 
 from weft.foundation.index_expr import axis
+from weft.foundation.records import replace
 from weft.region.cost import kernel_seconds
 from weft.region.fitting.cutting import computed_from, needed
 from weft.region.fitting.join_row_folds import (

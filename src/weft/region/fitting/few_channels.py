@@ -20,11 +20,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from weft.foundation.index_expr import Expr, FloorDiv, Guard, axis, floordiv, simplify, substitute
-from weft.foundation.records import dataclass
+from weft.foundation.records import dataclass, replace
 from weft.region.fitting.boards import (
     FEWEST,
     LINE,

@@ -16,12 +16,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 from weft.foundation.dtypes import F32
 from weft.foundation.index_expr import Guard, axes_of, axis, coefficient, linear, substitute
-from weft.foundation.records import dataclass
+from weft.foundation.records import dataclass, replace
 from weft.region.fitting.idle_taps import without_idle_taps
 from weft.region.forms.multiplied import multiplies_reads
 from weft.region.ir import (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from weft.foundation.dtypes import F32
 from weft.foundation.index_expr import axes_of, axis, params_of, substitute
+from weft.foundation.records import replace
 from weft.foundation.whole_ops import Scatter
 from weft.region.fitting.whole_ops import Parts, adds_up_wide, is_worth_sorting
 from weft.region.ir import (

@@ -10,7 +10,6 @@ of memory. Other products of groups are not kept whole: they are taken apart as 
 from __future__ import annotations
 
 import heapq
-from dataclasses import replace
 from typing import Final
 
 from weft.foundation.dtypes import SI32
@@ -22,6 +21,7 @@ from weft.foundation.grouped_rows import (
     OuterRows,
     OuterTiles,
 )
+from weft.foundation.records import replace
 from weft.foundation.whole_ops import WholeOp
 from weft.region.ir import Kernel, OpaqueCall, Output, Pattern, Tensor
 

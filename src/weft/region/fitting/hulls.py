@@ -15,12 +15,12 @@ that holds none of those that a tile has is left out at both ends, and one in th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Final
 
 from weft.foundation.dtypes import I1, INDICES, SI32, SI64, DType
 from weft.foundation.index_expr import Expr, Guard, axis, constant
-from weft.foundation.records import dataclass
+from weft.foundation.records import dataclass, replace
 from weft.region.fitting.cutting import needed, placed, renamed
 from weft.region.fitting.joining import live
 from weft.region.forms.attention import find_attention

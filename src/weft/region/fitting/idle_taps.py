@@ -11,11 +11,10 @@ its own, which later runs leave out, and of a 3x3 window over a single pixel one
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from weft.foundation.dtypes import I1, SI32
 from weft.foundation.index_expr import axes_of, axis, constant, evaluate
-from weft.foundation.records import dataclass
+from weft.foundation.records import dataclass, replace
 from weft.region.fitting.cutting import placed, renamed
 from weft.region.ir import (
     AxisIndex,

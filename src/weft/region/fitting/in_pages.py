@@ -9,7 +9,7 @@ table, the numbers of pages that were checked, is all that is left of it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from weft.foundation.index_expr import (
     Expr,
@@ -20,6 +20,7 @@ from weft.foundation.index_expr import (
     param,
     substitute,
 )
+from weft.foundation.records import replace
 from weft.region.fitting.joining import live, same_digits
 from weft.region.ir import (
     AxisIndex,

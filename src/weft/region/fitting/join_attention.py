@@ -9,11 +9,11 @@ What is stored of each query besides (the log-sum-exp of its scores) is a result
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Final
 
 from weft.foundation.dtypes import BF16, F16, F32, DType
 from weft.foundation.index_expr import axis
+from weft.foundation.records import replace
 from weft.region.fitting.choices import with_known_choices
 from weft.region.fitting.cutting import needed
 from weft.region.fitting.in_pages import in_pages

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from weft.foundation.index_expr import (
@@ -24,6 +24,7 @@ from weft.foundation.index_expr import (
     simplify,
     substitute,
 )
+from weft.foundation.records import replace
 from weft.region.fitting.joining import live, same_digits
 from weft.region.fitting.one_row import as_one_row
 from weft.region.forms.codes import find_codes, made_of

@@ -14,10 +14,9 @@ and where registers do not hold both, kernels stay as they are.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
-from weft.foundation.records import dataclass
+from weft.foundation.records import dataclass, replace
 from weft.region.cost import kernel_seconds
 from weft.region.fitting.joined_axes import with_one_axis
 from weft.region.fitting.joining import merged, replaced

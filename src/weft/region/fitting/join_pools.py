@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 from weft.foundation.index_expr import Expr, Guard, axes_of, axis
-from weft.foundation.records import dataclass
+from weft.foundation.records import dataclass, replace
 from weft.region.cost import kernel_seconds, kernel_work
 from weft.region.fitting.boards import Copy, copied
 from weft.region.fitting.cutting import placed, renamed

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 from weft.foundation.dtypes import F32
 from weft.foundation.index_expr import Expr, FloorDiv, add, axis, coefficient, linear, scale
-from weft.foundation.records import dataclass
+from weft.foundation.records import dataclass, replace
 from weft.region.fitting.cutting import free_name, needed
 from weft.region.fitting.join_column_sums import seconds_when_cut, sums_columns
 from weft.region.fitting.join_row_folds import contraction_of

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import prod
 from typing import Final
 
 from weft.foundation.dtypes import BF16, F16, F32
 from weft.foundation.index_expr import Expr, FloorDiv, params_of
+from weft.foundation.records import replace
 from weft.region.cost import kernel_seconds, operations_of
 from weft.region.fitting.cutting import needed
 from weft.region.fitting.join_row_parts import RowParts, row_parts, unchecked

@@ -18,12 +18,12 @@ Whether i is inside a row is checked by the second kernel.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Final
 
 from weft.foundation.dtypes import F32, I1
 from weft.foundation.index_expr import Expr, axis
-from weft.foundation.records import dataclass
+from weft.foundation.records import dataclass, replace
 from weft.region.fitting.cutting import computed_from, needed
 from weft.region.fitting.joining import live
 from weft.region.forms.row_folds import FOLDS, folded_value, is_row_fold

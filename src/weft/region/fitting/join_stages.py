@@ -10,11 +10,11 @@ less time by the same estimate that chose the kernels.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import prod
 from typing import Final, TypeVar
 
 from weft.foundation.index_expr import axis
+from weft.foundation.records import replace
 from weft.region.cost import kernel_seconds
 from weft.region.fitting.cutting import needed
 from weft.region.fitting.joining import replaced

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from weft.foundation.index_expr import axis
+from weft.foundation.records import replace
 from weft.region.fitting.choices import with_known_choices
 from weft.region.fitting.cutting import free_name, needed
 from weft.region.fitting.joining import live, merged

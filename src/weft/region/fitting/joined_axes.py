@@ -12,7 +12,6 @@ of its elements, out of a cache.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from typing import Final
 
 from weft.foundation.index_expr import (
@@ -26,6 +25,7 @@ from weft.foundation.index_expr import (
     linear,
 )
 from weft.foundation.index_expr import substitute as replaced
+from weft.foundation.records import replace
 from weft.region.forms.widths import vector_bytes
 from weft.region.ir import (
     AxisIndex,

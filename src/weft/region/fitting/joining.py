@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from weft.foundation.index_expr import Axis, Expr, Index
+from weft.foundation.records import replace
 from weft.region.fitting.cutting import needed
 from weft.region.ir import (
     Kernel,

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 from weft.foundation.index_expr import axis
+from weft.foundation.records import replace
 from weft.region.cost import share_inside
 from weft.region.fitting.cutting import needed, removed_axes
 from weft.region.forms.columns import short_strips, side_by_side

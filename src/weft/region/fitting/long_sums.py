@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from weft.foundation.dtypes import BF16, F16, F32
+from weft.foundation.records import replace
 from weft.region.fitting.cutting import Cut, cut_kernel, needed, reductions, removed_axes
 from weft.region.fitting.joined_axes import with_joined_axes, with_joined_strips
 from weft.region.fitting.levels import one_level_each

@@ -8,8 +8,7 @@ none of queries. What is made of the query lives over the axis as well.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from weft.foundation.records import replace
 from weft.region.ir import Binary, Kernel, KernelAxis, Let, Reduce, operands
 
 _NAME = "query"

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from itertools import count
 from typing import Final
 
 from weft.foundation.index_expr import Expr, axis, coefficient, linear
+from weft.foundation.records import replace
 from weft.region.forms.alignment import is_aligned
 from weft.region.forms.multiplied import usual_atom
 from weft.region.ir import (

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 from typing import Final
 
@@ -33,7 +32,7 @@ from weft.foundation.index_expr import (
     simplify,
     substitute,
 )
-from weft.foundation.records import dataclass
+from weft.foundation.records import dataclass, replace
 from weft.region.fitting.boards import Made
 from weft.region.fitting.cutting import needed, placed, renamed
 from weft.region.forms.multiplied import multiplies_reads

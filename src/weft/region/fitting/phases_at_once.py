@@ -12,7 +12,6 @@ it with the zeros in between would be made, and multiplied.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from weft.foundation.index_expr import (
@@ -24,7 +23,7 @@ from weft.foundation.index_expr import (
     constant,
     linear,
 )
-from weft.foundation.records import dataclass
+from weft.foundation.records import dataclass, replace
 from weft.region.fitting.boards import Made, pays, suits
 from weft.region.fitting.phases import Pair, Phases, find_phases
 from weft.region.ir import (

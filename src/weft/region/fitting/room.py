@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final, TypeAlias
 
 from weft.foundation.dtypes import BF16, F16
 from weft.foundation.index_expr import Index, axis
+from weft.foundation.records import replace
 from weft.region.fitting.aligned import WORTH
 from weft.region.forms.alignment import LINE
 from weft.region.ir import Kernel, Module, Pattern, Read, Tensor, walk

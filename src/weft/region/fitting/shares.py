@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from weft.foundation.dtypes import BF16, F32, F64
+from weft.foundation.records import replace
 from weft.region.fitting.cutting import renamed
 from weft.region.fitting.joining import live
 from weft.region.forms.attention import leads_to, share_of

@@ -12,10 +12,9 @@ places of a channel, the parts are pieces of rows: lanes of a warp have such a p
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 
 from weft.foundation.index_expr import axis
-from weft.foundation.records import dataclass
+from weft.foundation.records import dataclass, replace
 from weft.region.fitting.cutting import computed_from, free_name, needed
 from weft.region.fitting.joining import live
 from weft.region.ir import Kernel, KernelAxis, Let, Output, Read, Reduce, Tensor

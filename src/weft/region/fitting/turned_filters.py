@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.foundation.index_expr import Axis, Expr, axis, constant, substitute
+from weft.foundation.records import replace
 from weft.region.fitting.boards import image_name, suits_units, with_boards
 from weft.region.fitting.cutting import needed
 from weft.region.ir import Check, Kernel, Let, Module, Pattern, Read, Tensor

@@ -15,13 +15,13 @@ operands lie, and turns each block on chip.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import Final, NamedTuple
 
 from weft.foundation.dtypes import F32
 from weft.foundation.index_expr import axis, coefficient, constant, linear
+from weft.foundation.records import replace
 from weft.region.cost import kernel_seconds
 from weft.region.fitting.cutting import free_name, placed, renamed
 from weft.region.form import Crossing

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from weft.foundation.errors import InternalError
+from weft.foundation.records import replace
 from weft.region.form import Attention, Convolution, Form, Map, Product, Row, Rows, Stream, Whole
 from weft.region.forms.attention import find_attention
 from weft.region.forms.columns import summed_columns

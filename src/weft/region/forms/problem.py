@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from weft.foundation.index_expr import Expr, Guard, axes_of, coefficient, linear
+from weft.foundation.records import replace
 from weft.region.form import Image, MatrixAxes, Problem
 from weft.region.forms.alignment import ROW, grain, is_aligned
 from weft.region.forms.image import find_image, is_convolution

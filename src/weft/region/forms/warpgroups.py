@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from weft.foundation.dtypes import BF16, F16, F32, DType
 from weft.foundation.index_expr import Axis, coefficient, linear
+from weft.foundation.records import replace
 from weft.region.forms.attention import (
     find_attention,
     leads_to,

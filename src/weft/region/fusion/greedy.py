@@ -16,12 +16,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import field
 from functools import cached_property
 from typing import TypeAlias
 
 from weft.foundation.dtypes import I1, INDICES
-from weft.foundation.records import dataclass
+from weft.foundation.records import dataclass, replace
 from weft.foundation.tally import asked, done
 from weft.poly_view.ir import BlockKind
 from weft.region.cost import kernel_seconds, operations_of

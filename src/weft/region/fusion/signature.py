@@ -14,12 +14,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import replace
 from itertools import count
 from typing import Final
 
 from weft.foundation.index_expr import Expr
-from weft.foundation.records import dataclass
+from weft.foundation.records import dataclass, replace
 from weft.poly_view.ir import PolyBlock
 from weft.region.ir import Fold, Kernel, Let, Read
 from weft.region.writing.emit import Root, View

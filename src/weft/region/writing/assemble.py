@@ -9,9 +9,9 @@ whose rows are all the axes that results are stored over, and no other reduction
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from weft.foundation.index_expr import Expr
+from weft.foundation.records import replace
 from weft.region.ir import (
     Cast,
     Kernel,

@@ -10,7 +10,6 @@ split gets its whole axes back.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import permutations
 from typing import TypeAlias
 
@@ -24,6 +23,7 @@ from weft.foundation.index_expr import (
     simplify,
     substitute,
 )
+from weft.foundation.records import replace
 from weft.region.ir import (
     AxisIndex,
     Check,

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import inf
 
 from weft.foundation.dtypes import F32, DType
+from weft.foundation.records import replace
 from weft.region.ir import (
     Binary,
     Carry,

@@ -25,13 +25,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Final, TypeVar
 
 from weft.foundation.dims import static
 from weft.foundation.dtypes import BF16, F16
 from weft.foundation.index_expr import Axis, Expr, axes_of, linear
-from weft.foundation.records import dataclass
+from weft.foundation.records import dataclass, replace
 from weft.poly_view.ir import Access, BlockKind, PolyBlock, Scop
 from weft.region.ir import row_major
 from weft.region.writing.emit import makes_up

@@ -9,9 +9,10 @@ that no row of x changes, and it would be computed for every row.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from weft.foundation.index_expr import Expr, axes_of, constant, substitute
+from weft.foundation.records import replace
 from weft.poly_view.ir import Access, BlockKind, PolyBlock, Scop
 from weft.target.target import Kind, Target
 

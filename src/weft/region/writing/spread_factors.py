@@ -11,10 +11,11 @@ stream. Filling a tensor takes no time beside the weights of every row and colum
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from weft.foundation.dtypes import BF16, F16, F32, DType
 from weft.foundation.index_expr import Expr, axis, substitute
+from weft.foundation.records import replace
 from weft.poly_view.chains import find_chains
 from weft.poly_view.contraction import recognise
 from weft.poly_view.ir import Access, BlockKind, PolyBlock, Scop

@@ -13,7 +13,7 @@ and where registers do not hold both, kernels stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from weft.foundation.records import dataclass, replace
@@ -65,22 +65,25 @@ def join_column_sums(module: Module, target: Target) -> Module:
     """The module with sums of columns made where their rows are, where that takes less time."""
     if target.kind is not Kind.GPU:
         return module
+    around = _Around.of(module)
     for rows in module.kernels:
-        if _reduces_rows(rows, module.tensors):
-            module = _with_sums(module, rows, target)
-    return module
+        if _reduces_rows(rows, around.module.tensors):
+            joined = _with_sums(around, rows, target)
+            if joined is not around.module:
+                around = _Around.of(joined)
+    return around.module
 
 
-def _with_sums(module: Module, rows: Kernel, target: Target) -> Module:
-    parts, best, around = [rows], None, _Around.of(module)
+def _with_sums(around: _Around, rows: Kernel, target: Target) -> Module:
+    parts, best = [rows], None
     touched = {*rows.inputs, *(output.tensor for output in rows.outputs)}
-    for sums in module.kernels:
-        if sums is rows or touched.isdisjoint(sums.inputs) or not sums_columns(sums):
+    for sums in around.readers_of(touched):
+        if sums is rows or not sums_columns(sums):
             continue
         found = _joined(around, [*parts, sums], target)
         if found is not None and found.saves > (0.0 if best is None else best.saves):
             parts, best = [*parts, sums], found
-    return module if best is None else best.module
+    return around.module if best is None else best.module
 
 
 def _reduces_rows(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:
@@ -136,6 +139,11 @@ class _Around:
                 readers.setdefault(name, set()).add(kernel.name)
         order = {kernel.name: number for number, kernel in enumerate(module.kernels)}
         return cls(module, order, {name: frozenset(found) for name, found in readers.items()})
+
+    def readers_of(self, tensors: Iterable[str]) -> list[Kernel]:
+        """The kernels that read any of some tensors, in order."""
+        names = frozenset[str]().union(*(self.readers.get(name, ()) for name in tensors))
+        return [self.module.kernels[place] for place in sorted(map(self.order.__getitem__, names))]
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,8 @@ from weft.target.matrix_tiles import FORMS, WINDOW_FORMS, Extent, Form
 from weft.target.matrix_time import PANEL, Contraction, Operand, split_for, split_of
 from weft.target.target import Kind, Target
 
+_PLAIN: Final = tuple(form for form in WINDOW_FORMS if form in FORMS)
+"""The tiles of a contraction that are there for matrices too."""
 _BLOCKS_PER_UNIT: Final = 4
 """Blocks of a unit that run at once, so that the parts are reduced in one wave."""
 _WAVES: Final = 8
@@ -352,7 +354,8 @@ def _outer_cut(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) ->
     cuts = _cuts_of(problem, first, roles, sizes)
     if not target.has("wgmma"):
         return _filling_cut(problem, cuts, target)
-    forms = [form for form in WINDOW_FORMS if _holds_taps(form, problem)]
+    windows = problem.image is not None
+    forms = [f for f in WINDOW_FORMS if _holds_taps(f, problem)] if windows else [*_PLAIN]
     parts = split_of(_contraction_of(problem), target, [*cuts], forms)
     return cuts.get(parts)
 
@@ -388,8 +391,7 @@ def _cuts_of(
 def _holds_taps(form: Form, problem: Problem) -> bool:
     """Whether tiles of windows are whole taps, or parts of one."""
     image = problem.image
-    if image is None:
-        return form in FORMS
+    assert image is not None
     extent = form.rows if (image.side == "lhs") is not form.swap else form.columns
     return extent % PANEL == 0 or PANEL % extent == 0
 

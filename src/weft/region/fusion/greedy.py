@@ -36,6 +36,8 @@ from weft.target.target import Kind, Target
 
 Begun: TypeAlias = tuple[Emitter, tuple[Root, ...]] | None
 """Who has written the first roots of a kernel, and the roots that are left."""
+Inside: TypeAlias = Mapping[str, frozenset[str]]
+"""Kernels by their roots, with the blocks that they inline."""
 HEAVY = (BlockKind.REDUCE, BlockKind.CONTRACTION)
 DRAFTS = "kernels drafted"
 KERNELS = "kernels written out"
@@ -187,12 +189,13 @@ class Fusion:
 
     def _decide(self, name: str) -> None:
         if self.one_place and self._is_read_apart(name):
-            self.refusals[name] = self._try_inline(name) or "a kernel reads it at several places"
+            why = self._try_inline(name, self._kernels_using(name))
+            self.refusals[name] = why or "a kernel reads it at several places"
             return
         if self._is_number_for_many(name):
             self.refusals[name] = "it is one number, which every thread would compute"
             return
-        why = None if self._surely(name) else self._try_inline(name)
+        why = self._refusal(name)
         known = self.weighed.get((name, ""))
         if why is None:
             self.inlined.add(name)
@@ -227,30 +230,38 @@ class Fusion:
             found.update(fresh)
         return sum(operations_of(self.view.blocks[n].fn) for n in found)
 
-    def _surely(self, name: str) -> bool:
-        """Whether inlining needs no estimate: a number; an elementwise block that one small kernel
+    def _refusal(self, name: str) -> str | None:
+        """Why a block cannot or should not be inlined; None where it should."""
+        block = self.view.blocks[name]
+        if block.kind is BlockKind.EWISE and block.fn == "const":
+            users = self.roots_using(name)
+            if self.is_number_anywhere([*users, *self.closure(users)]):
+                return None
+        inside = self._kernels_using(name)
+        return None if self._surely(name, inside) else self._try_inline(name, inside)
+
+    def _surely(self, name: str, inside: Inside) -> bool:
+        """Whether inlining needs no estimate: an elementwise block that one small kernel
         reads, element by element, and that itself reads nothing out of place; or one that takes
         less time than starting a kernel does, wherever it is read."""
         block = self.view.blocks[name]
-        if block.kind is not BlockKind.EWISE or block.fn in PLACED:
+        if block.kind is not BlockKind.EWISE or block.fn in PLACED or block.fn == "const":
             return False
-        users = self.roots_using(name)
-        if block.fn == "const":
-            return self.is_number_anywhere([*users, *self.closure(users)])
-        return self._reads_in_place(name, users) or self._is_cheap(name, users)
+        return self._reads_in_place(name, inside) or self._is_cheap(name, inside)
 
     def is_number_anywhere(self, readers: Iterable[str]) -> bool:
         """Whether a number can stand in all these blocks. Part of a tensor that a gather reads, it
         may be under a guard on the place that data names, which only reads of memory can have."""
         return not any(self.view.blocks[reader].selected for reader in readers)
 
-    def _reads_in_place(self, name: str, users: Sequence[str]) -> bool:
+    def _reads_in_place(self, name: str, kernels: Inside) -> bool:
         block = self.view.blocks[name]
         # The table of a gather is read out of place wherever the gather is computed.
         reads = block.accesses[:1] if block.selected else block.accesses
-        if len(users) != 1 or not all(reads_in_place(a) for a in reads):
+        if len(kernels) != 1 or not all(reads_in_place(a) for a in reads):
             return False
-        inside = [*users, *self.closure(users)]
+        ((user, found),) = kernels.items()
+        inside = [user, *found]
         if len(inside) >= SMALL:
             return False
         points = math.prod(block.shape)
@@ -263,17 +274,19 @@ class Fusion:
             if name in self.sources[reader]
         )
 
-    def _is_cheap(self, name: str, users: Sequence[str]) -> bool:
+    def _is_cheap(self, name: str, closures: Inside) -> bool:
         if self.target.kind is Kind.GPU or self._private_chain(name):
             return False
-        closures = {user: self.closure((user,)) for user in users}
         most = max((len(inside) for inside in closures.values()), default=0)
         apart = self.inlined.isdisjoint(self.sources[name])
         return most < LARGEST and self._bounds.is_cheap(name, closures, apart)
 
-    def _try_inline(self, name: str) -> str | None:
-        """Why a block cannot or should not be inlined; None where it should."""
-        inside = {user: self.closure((user,)) for user in self.roots_using(name)}
+    def _kernels_using(self, name: str) -> dict[str, frozenset[str]]:
+        """The kernels that would contain a block, by their roots, with what they inline now."""
+        return {user: self.closure((user,)) for user in self.roots_using(name)}
+
+    def _try_inline(self, name: str, inside: Inside) -> str | None:
+        """Why a block cannot or should not be inlined into kernels; None where it should."""
         users = list(inside)
         if any(len(found) >= LARGEST for found in inside.values()):
             return f"a kernel that reads it has {LARGEST} blocks already"
@@ -405,7 +418,7 @@ class Fusion:
             users = self.roots_using(reader)
             try:
                 with self._supposing(stored=[reader]):
-                    if not self._surely(name) and self._try_inline(name) is not None:
+                    if self._refusal(name) is not None:
                         continue
                     then = self._seconds(*users)
                     with self._supposing(inlined=[name]):

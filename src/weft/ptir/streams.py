@@ -23,17 +23,19 @@ def default_streams(program: Program) -> dict[ValueKey, int]:
         stack: list[tuple[Body, Iterator[Instruction]]] = [(function, iter(function.body))]
         while stack:
             body, rest = stack[-1]
-            instruction = next(rest, None)
-            if instruction is None:
+            for instruction in rest:
+                if instruction.op.random:
+                    ordinals[body.label, instruction.id] = len(ordinals)
+                if regions := instruction.op.regions:
+                    # They come before what is left of the body.
+                    for region_id in reversed(dict.fromkeys(regions)):
+                        region = program.regions_by_id.get(region_id)
+                        if region is not None and region_id not in visited:
+                            stack.append((region, iter(region.body)))
+                    visited.update(regions)
+                    break
+            else:
                 stack.pop()
-                continue
-            if instruction.op.random:
-                ordinals[body.label, instruction.id] = len(ordinals)
-            for region_id in reversed(dict.fromkeys(instruction.op.regions)):
-                region = program.regions_by_id.get(region_id)
-                if region is not None and region_id not in visited:
-                    stack.append((region, iter(region.body)))
-            visited.update(instruction.op.regions)
     return ordinals
 
 

@@ -42,7 +42,9 @@ class Facts:
 
     def is_random(self, op: Op) -> bool:
         """Whether the op draws random numbers, itself or in a region it runs."""
-        return op.random or any(child in self._random_regions for child in op.regions)
+        if op.random or not op.regions:
+            return op.random
+        return any(child in self._random_regions for child in op.regions)
 
     def is_foreign(self, op: Op) -> bool:
         """Whether the op calls a function of the user's, itself or in a region it runs."""

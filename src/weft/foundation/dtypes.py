@@ -41,6 +41,8 @@ class DType:
     precision: int
     """Significand bits of a float (hidden bit included); 0 for everything else."""
     hash: int = 0
+    storage_bytes: int = 1
+    """Bytes of one element in memory and on the wire."""
 
     def __str__(self) -> str:
         return self.name
@@ -68,11 +70,6 @@ class DType:
 
     def __deepcopy__(self, memo: object) -> DType:
         return self
-
-    @property
-    def storage_bytes(self) -> int:
-        """Bytes of one element in memory and on the wire."""
-        return max(1, self.bits // 8)
 
     @property
     def is_float(self) -> bool:
@@ -113,8 +110,9 @@ class DType:
 
 def _define(rows: Iterable[tuple[str, str, Kind, int, Any, int]]) -> tuple[DType, ...]:
     return tuple(
-        DType(name, wire, index, kind, bits, np.dtype(scalar), precision, hash(np.dtype(scalar)))
+        DType(name, wire, index, kind, bits, held, precision, hash(held), max(1, bits // 8))
         for index, (name, wire, kind, bits, scalar, precision) in enumerate(rows)
+        for held in [np.dtype(scalar)]
     )
 
 

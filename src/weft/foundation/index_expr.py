@@ -162,6 +162,7 @@ def scale(value: Expr, factor: int) -> Expr:
     return _ordered_sum(value.constant * factor, {t: f * factor for t, f in value.terms})
 
 
+@memo(1 << 14)
 def floordiv(value: Expr, divisor: int) -> Expr:
     """`floor(value / divisor)`, reduced: multiples of the divisor come out, common factors
     cancel."""
@@ -251,6 +252,7 @@ def axes_of(value: Expr) -> frozenset[str]:
     return frozenset(found)
 
 
+@memo(1 << 14)
 @memo(1 << 14)
 def params_of(value: Expr) -> frozenset[str]:
     """Names of the run-time parameters the expression depends on."""
@@ -352,7 +354,10 @@ def _sign(number: int) -> int:
 def simplify(value: Expr, ranges: Mapping[str, tuple[int, int]]) -> Expr:
     """The expression without the floor divisions, and the parts of them, that the ranges make
     constant."""
-    if not any(isinstance(term, FloorDiv) for term, _ in value.terms):
+    for term, _ in value.terms:
+        if isinstance(term, FloorDiv):
+            break
+    else:
         return value
     parts: list[Expr | int] = [value.constant]
     for term, factor in value.terms:

@@ -20,7 +20,8 @@ class _Interning(type):
         names = _NAMES.get(cls)
         if names is not None and len(args) == len(names):
             # Every field was given by position: a node that exists need not be made again.
-            found = _TABLE.get((cls, *map(_field_key, args)))
+            plain = _NUMBERS.isdisjoint(map(type, args))
+            found = _TABLE.get((cls, *args) if plain else (cls, *map(_field_key, args)))
             if found is not None:
                 return found
         made = super().__call__(*args, **kwargs)

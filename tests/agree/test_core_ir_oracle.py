@@ -12,7 +12,7 @@ from tests.support.core_oracle import MEANINGS, evaluate
 from tests.support.one_op import Array
 from weft.core_ir import INSTRUCTIONS, canonicalise, dumps, from_expression, loads, verify
 
-SEEDS = range(250)
+SEEDS = range(100)
 EPSILON = {np.dtype(np.float32): 4e-6, np.dtype(np.float64): 1e-14}
 
 

@@ -79,7 +79,7 @@ class StageBackend(ReferenceBackend):
 BACKENDS = [StageBackend("tiny", as_tiny), StageBackend("poly_view", as_view)]
 
 
-@pytest.mark.parametrize("block", one_in(2, range(6)))
+@pytest.mark.parametrize("block", one_in(6, range(6)))
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: b.name)
 def test_random_programs(backend: StageBackend, block: int) -> None:
     for seed in range(block * 5, block * 5 + 5):

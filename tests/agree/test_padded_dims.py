@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
+from tests.support.cases import one_in
 from weft.foundation.dtypes import as_dtype
 from weft.ptir import verify
 from weft.ptir.padding.program import pad_dims
@@ -82,7 +83,7 @@ def compare(found: Array, expected: Array) -> None:
     np.testing.assert_allclose(found.astype(wide), expected.astype(wide), rtol=bound, atol=bound)
 
 
-@pytest.mark.parametrize("share", range(SHARES))
+@pytest.mark.parametrize("share", one_in(3, range(SHARES)))
 def test_random_programs_on_the_reference(share: int) -> None:
     seeds = range(share, SHARES * SEEDS, SHARES)
     assert sum(agree(random_program(seed, 12), "reference") for seed in seeds) >= 3

@@ -301,7 +301,7 @@ def _chain(step: str, length: int) -> Program:
     return b.build(y)
 
 
-@pytest.mark.parametrize("step", one_in(3, ["neg", "reshape", "transpose", "add", "cast"]))
+@pytest.mark.parametrize("step", one_in(5, ["neg", "reshape", "transpose", "add", "cast"]))
 def test_ten_thousand_ops_in_a_chain(step: str) -> None:
     program = _chain(step, 10_000)
     start = time.process_time()
@@ -312,7 +312,7 @@ def test_ten_thousand_ops_in_a_chain(step: str) -> None:
 
 @pytest.mark.parametrize("step", ["neg", "reshape", "transpose", "add", "cast"])
 def test_the_work_grows_with_the_length_and_not_with_its_square(step: str) -> None:
-    chains = [_chain(step, length) for length in (100, 200, 800)]
+    chains = [_chain(step, length) for length in (50, 100, 400)]
     few, more, many = (python_calls(partial(optimise, chain)) for chain in chains)
     assert many - more < 6.5 * (more - few)
 

@@ -180,7 +180,7 @@ def test_unknown_functions() -> None:
     )
 
 
-DEEP = 20_000
+DEEP = 8_000
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 import weft
 from tests.derivatives.case import Array, Case, distinct, normal, whole
 from tests.derivatives.cases import CASES
-from tests.support.cases import each
+from tests.support.cases import each, one_in
 from tests.support.one_op import bits
 from weft.foundation.dtypes import as_dtype
 from weft.foundation.errors import SpecViolation, Unimplemented, UserError
@@ -81,14 +81,24 @@ def check(program: Program, inputs: Sequence[Array], axes: Sequence[int | None])
 SMOOTH = [c for c in CASES if c.label != "complex-vectors"]
 
 
+FIRST = list({case.op: case for case in reversed(SMOOTH)}.values())
+OTHER = [case for case in SMOOTH if case.id not in {first.id for first in FIRST}]
+
+
 @each("case", SMOOTH)
 def test_a_batch_is_what_its_values_are(case: Case) -> None:
-    count = len(case.inputs)
-    check(case.program(), case.inputs, [0] * count)
-    if count > 1:
-        for index in range(count):
-            check(case.program(), case.inputs, [0 if i == index else None for i in range(count)])
-            check(case.program(), case.inputs, [None if i == index else 0 for i in range(count)])
+    check(case.program(), case.inputs, [0] * len(case.inputs))
+
+
+@pytest.mark.parametrize("cases", one_in(2, [FIRST, OTHER]), ids=["first of each op", "others"])
+def test_some_inputs_may_be_the_same_for_the_whole_batch(cases: list[Case]) -> None:
+    for case in cases:
+        inputs = range(len(case.inputs))
+        alone = [tuple(0 if i == index else None for i in inputs) for index in inputs]
+        others = [tuple(None if i == index else 0 for i in inputs) for index in inputs]
+        # Of two inputs, the one alone is all but the other.
+        for axes in dict.fromkeys([*alone, *others] if len(inputs) > 1 else []):
+            check(case.program(), case.inputs, axes)
 
 
 def test_the_batch_axis_may_be_anywhere() -> None:

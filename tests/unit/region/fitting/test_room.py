@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.cases import one_in
 from tests.support.example_inputs import inputs_for
 from tests.support.gpu_interpreted import InterpretedGpu
 from tests.support.gpu_programs import through_stages
@@ -65,7 +66,7 @@ def test_odd_rows_have_room_and_nothing_is_copied(
     assert report.agrees, str(report)
 
 
-@pytest.mark.parametrize("columns", [37, 1037])
+@pytest.mark.parametrize("columns", one_in(2, [37, 1037]))
 def test_maps_of_rows_with_room_agree(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     small(monkeypatch)
     program = loss_of_rows(columns)

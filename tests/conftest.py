@@ -76,6 +76,13 @@ def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def own_garbage() -> None:
+    """The test looks for cycles among what is made from now on: a search through all that earlier
+    tests have left in the process takes seconds."""
+    gc.freeze()
+
+
+@pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     """Compares a text with the golden file of that name under tests/text/, which
     `pytest --update` rewrites."""

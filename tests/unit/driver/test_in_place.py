@@ -53,7 +53,9 @@ PROGRAMS: dict[str, Callable[[], tuple[Program, list[int]]]] = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    "name", ["decode", pytest.param("GPT, training", marks=pytest.mark.slow), "MLP, training"]
+)
 def test_what_is_given_away_is_not_copied(name: str) -> None:
     program, donated = PROGRAMS[name]()
     executable = compile_program(program, "cpu", donate=donated)
@@ -151,6 +153,7 @@ def growth(executable: Executable, inputs: list[np.ndarray], runs: int) -> int:
 
 
 @pytest.mark.skipif(not STATM.exists(), reason="how large a process is stands in /proc")
+@pytest.mark.usefixtures("own_garbage")
 @pytest.mark.parametrize(
     "runs", [300, pytest.param(10_000, marks=pytest.mark.slow)], ids=["short", "long"]
 )
@@ -161,6 +164,7 @@ def test_runs_leave_nothing_behind(runs: int) -> None:
 
 
 @pytest.mark.skipif(not STATM.exists(), reason="how large a process is stands in /proc")
+@pytest.mark.usefixtures("own_garbage")
 def test_large_results_are_given_back() -> None:
     b = Builder()
     x = b.param("f32", [1024, 1024])

@@ -65,10 +65,14 @@ def test_what_was_made_meanwhile_is_old() -> None:
     try:
         with type(collector_paused)():  # The process's own may have seen the tests' frozen objects.
             made = [[number] for number in range(100)]
-        old = {id(each) for each in gc.get_objects(2)}
+        frozen = gc.get_freeze_count()
+        young = {id(each) for age in (0, 1) for each in gc.get_objects(age)}
     finally:
         gc.freeze()
-    assert old.issuperset(map(id, made))
+    # All that is looked at is young, old or frozen, and of the old there are millions.
+    assert all(map(gc.is_tracked, made))
+    assert not frozen
+    assert young.isdisjoint(map(id, made))
 
 
 def test_what_somebody_froze_stays_frozen() -> None:

@@ -93,7 +93,7 @@ def test_the_public_names_are_there() -> None:
 MODULES = ("fft", "functional", "linalg", "nn", "optim")
 
 
-@pytest.mark.parametrize("name", one_in(2, MODULES))
+@pytest.mark.parametrize("name", one_in(5, MODULES))
 def test_a_module_is_imported_as_a_statement(name: str) -> None:
     """First thing in a process, and as what `weft` hands out."""
     python(

@@ -18,6 +18,7 @@ SLOW = {
     "a-ring-of-very-many-regions",
     "chain-bincode",
     "chain-json",
+    "chain-text",
     "nested-regions-bincode",
     "nested-regions-json",
     "nested-regions-text",

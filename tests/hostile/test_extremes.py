@@ -25,7 +25,7 @@ from weft.ptir.types import TensorType
 
 NAMES = [cls.name for cls in all_ops()]
 CHUNK = 25
-SHARES = 4
+SHARES = 12
 """Of the ops: one of them is tried among the fast tests."""
 TAKE_NONE = {"callback", "custom_call", "while"}
 TAKE_MANY = {cls.name for cls in all_ops() if "*" in "".join(cls.operands)}

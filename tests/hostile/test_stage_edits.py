@@ -11,7 +11,7 @@ from tests.hostile import stage_worker
 from tests.hostile.stage_edits import edits
 from tests.hostile.stage_worker import PROGRAMS, Outcome, judged, stages_that_read_back
 
-SAMPLE = 5
+SAMPLE = 3
 CPU = [(name, "cpu") for name in PROGRAMS if name != "mlp_bf16"]
 GPU = [(name, "sm90") for name in PROGRAMS if name != "mlp"]
 STAGES = [

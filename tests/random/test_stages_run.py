@@ -8,9 +8,9 @@ from tests.random.stages import check, run_all
 
 
 def test_programs_run_in_processes() -> None:
-    tally = run_all(range(160, 164), "cpu", 2)
-    assert (tally.done, tally.wrong) == (4, [])
-    assert 0 < tally.staged <= 4
+    tally = run_all(range(161, 163), "cpu", 2)
+    assert (tally.done, tally.wrong) == (2, [])
+    assert 0 < tally.staged <= 2
 
 
 def test_what_is_wrong_is_told_with_its_seed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -104,6 +104,7 @@ def test_the_digits_are_learnt_as_well_as_is_said(
     assert digits.accuracy(run.model, data) >= share
 
 
+@pytest.mark.slow
 def test_the_conv_net_learns(tmp_path: Path) -> None:
     nn.manual_seed(0)
     run, _, _ = digits.learn(DigitsConv(4), tmp_path, 25, rate=2e-2, batch=32)

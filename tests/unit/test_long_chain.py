@@ -1,4 +1,4 @@
-"""A program of ten thousand ops, one after the other: nothing in PTIR recurses over it."""
+"""A program of four thousand ops, one after the other: nothing in PTIR recurses over it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import weft
 from weft.ptir import Builder, Program, dumps, loads, verify
 
-LENGTH = 10_000
+LENGTH = 4_000
 
 
 @pytest.fixture(scope="module")

@@ -52,7 +52,9 @@ def start(folder: Path, *options: str) -> subprocess.Popen[bytes]:
     )
 
 
-@pytest.mark.parametrize("processes", [[], ["-n", "1"]], ids=["alone", "shared"])
+@pytest.mark.parametrize(
+    "processes", [pytest.param([], marks=pytest.mark.slow), ["-n", "1"]], ids=["alone", "shared"]
+)
 def test_a_run_that_is_cut_off_has_told_what_failed(tmp_path: Path, processes: list[str]) -> None:
     log, run = tmp_path / "log.txt", start(tmp_path, *processes)
     ends = time.monotonic() + 300

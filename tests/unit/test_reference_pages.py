@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,7 @@ def given(node: ast.AST) -> list[ast.expr]:
     return []
 
 
+@cache
 def codes_in(folder: str) -> set[str]:
     """Every code that stands in a call or as a default in a folder."""
     trees = [ast.parse(path.read_text()) for path in (SOURCE / folder).rglob("*.py")]

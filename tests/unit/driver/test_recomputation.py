@@ -21,7 +21,7 @@ from weft.ptir import Builder, Program
 from weft.target.known import target_named
 
 Block = Callable[..., Any]
-LAYERS, ROWS, WIDTH = 12, 256, 16
+LAYERS, ROWS, WIDTH = 9, 256, 16
 
 
 def peak_bytes(program: Program) -> tuple[int, int]:
@@ -104,7 +104,7 @@ class Checkpointed(nn.Module):
 
 
 def test_a_checkpointed_gpt_takes_half_of_the_memory() -> None:
-    sizes = Sizes(context=32, width=16, heads=2, layers=6, batch=4)
+    sizes = Sizes(context=32, width=16, heads=2, layers=4, batch=4)
     text = np.random.default_rng(0).integers(0, 30, (4, 33)).astype(np.int32)
 
     def loss(model: Any, text: Any) -> Any:

@@ -124,7 +124,7 @@ def test_counters_of_many_launches_and_grabs() -> None:
             counted += last - first
 
     lock = threading.Lock()
-    for pieces in (1 << 21, *range(2, 400)):
+    for pieces in (1 << 21, *range(2, 400, 3)):
         counted = 0
         launch(kernel, pieces, 1 if pieces < 400 else 1 << 12, 3)
         assert counted == pieces

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.cases import one_in
 from tests.support.turning_programs import scan_around_all
 from weft.driver.code import cpu_generator
 from weft.ptir import Builder, Program
@@ -80,7 +81,7 @@ def _twice(r: BodyBuilder, p: Value, x: Value) -> list[Value]:
     [(_moving, 1), (_swapped, 2), (_delayed, 3), (_doubled, 2), (_stacked_and_passed, 2),
      (_twice, 1)],
 )  # fmt: skip
-@pytest.mark.parametrize("width", [WIDE, 5])
+@pytest.mark.parametrize("width", one_in(2, [WIDE, 5]))
 def test_turns_mean_what_the_loop_means(step: Step, carries: int, width: int) -> None:
     for length in (0, 1, 4, 5):
         artifact = checked(scanned(step, carries, length, width))

@@ -194,7 +194,7 @@ class Generator:
 SEEDS = range(150)
 
 
-@pytest.mark.parametrize("block", one_in(3, range(0, len(SEEDS), 15)))
+@pytest.mark.parametrize("block", one_in(5, range(0, len(SEEDS), 15)))
 def test_random_programs(block: int) -> None:
     for seed in SEEDS[block : block + 15]:
         program = Generator(seed).program(25)

@@ -165,6 +165,7 @@ def test_stages_are_checked_while_others_compile(
     assert len(asked) == 1
 
 
+@pytest.mark.slow
 def test_processes_are_there_before_the_first_source(
     monkeypatch: pytest.MonkeyPatch, workers: list[Workers]
 ) -> None:
@@ -327,6 +328,7 @@ def ending(monkeypatch: pytest.MonkeyPatch, workers: list[Workers]) -> list[Work
     return workers
 
 
+@pytest.mark.slow
 def test_what_processes_leave_is_made_here(ending: list[Workers], tmp_path: Path) -> None:
     made = weft.compile(program(), target="sm90")
     assert ending[0]._unanswered

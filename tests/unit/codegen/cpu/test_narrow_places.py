@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.cases import one_in
 from weft.runtime.jit import assembly
 
 DTYPES = ["int8", "uint8", "int16", "uint16"]
 NEOVERSE_N1 = ("aarch64-unknown-linux-gnu", "neoverse-n1", "")
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", one_in(2, DTYPES))
 @pytest.mark.parametrize("columns", [15, 1024, 40_003])
 def test_the_first_place_is_found(dtype: str, columns: int) -> None:
     """The greatest number may be anywhere, and everywhere."""

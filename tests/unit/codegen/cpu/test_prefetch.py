@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.cases import one_in
 from weft.codegen.cpu.text import parse_routines, print_routines
 from weft.ptir import Builder, Program
 
@@ -46,7 +47,7 @@ def test_what_the_machine_foresees_is_left_to_it(program: Program) -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 4096), (40, 1030), (9, 700)])
-@pytest.mark.parametrize("dtype", ["f32", "f64", "si32"])
+@pytest.mark.parametrize("dtype", one_in(2, ["f32", "f64", "si32"]))
 def test_results_are_the_same(shape: tuple[int, int], dtype: str) -> None:
     x = (np.random.default_rng(0).standard_normal(shape) * 100).astype(
         {"f32": "f4", "f64": "f8", "si32": "i4"}[dtype]
@@ -79,7 +80,7 @@ def test_rows_that_are_in_a_cache_or_fill_it_are_not_asked_for(shape: tuple[int,
 
 
 @pytest.mark.parametrize("shape", [(513, 1024), (301, 1003), (130, 4096)])
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", one_in(2, [1, 2]))
 def test_rows_asked_for_are_the_same(shape: tuple[int, int], threads: int) -> None:
     x = np.random.default_rng(0).standard_normal(shape).astype("f4")
     (found,) = weft.compile(softmax(shape), "cpu").run([x], threads=threads)

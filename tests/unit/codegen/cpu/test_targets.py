@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support import kernels
+from tests.support.cases import one_in
 from tests.support.native_kernels import plans_for, row_major
 from weft.codegen.cpu.compile import lower
 from weft.codegen.cpu.llvm import emit_module
@@ -70,7 +71,7 @@ def module_text(module: Module, features: frozenset[str] = frozenset()) -> str:
 
 
 @pytest.mark.parametrize("processor", PROCESSORS)
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", one_in(2, MODULES))
 def test_kernels_need_no_symbol(processor: str, name: str) -> None:
     for features in {frozenset[str](), FEATURES.get(processor, frozenset())}:
         text = module_text(MODULES[name](), features)

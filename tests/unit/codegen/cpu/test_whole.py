@@ -7,6 +7,7 @@ import ctypes
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,10 @@ def run(op: WholeOp, inputs: list[Array], dtypes: list[DType], out: DType, size:
     return arrays["y"]
 
 
+def tell(value: WholeOp | DType) -> str:
+    return str(value) if isinstance(value, DType) else op_text(value)
+
+
 SCATTERS = [
     Scatter("add", 1, 5, 1, 9),
     Scatter("add", 1, 7, 37, 11),
@@ -103,8 +108,9 @@ SCATTERS = [
 ]
 
 
-@pytest.mark.parametrize("op", SCATTERS, ids=op_text)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("op", "dtype"), one_in(3, product(SCATTERS, DTYPES), unpack=True), ids=tell
+)
 def test_scatter(op: Scatter, dtype: DType) -> None:
     fn = op.fn if dtype is not I1 or op.fn != "add" else "max"
     # Sums of narrow floats are asked for in f32.
@@ -136,8 +142,11 @@ RUNNING = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("op", RUNNING, ids=op_text)
-@pytest.mark.parametrize("dtype", [d for d in DTYPES if d is not BF16], ids=str)
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    one_in(3, product(RUNNING, [d for d in DTYPES if d is not BF16]), unpack=True),
+    ids=tell,
+)
 def test_running(op: Running, dtype: DType) -> None:
     op = replace(op, fn="max") if dtype is I1 and op.fn in ("sum", "prod") else op
     x = random_array(dtype, (op.outer, op.length, op.width), scale=1.0)
@@ -167,8 +176,9 @@ ORDERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("op", one_in(2, ORDERS), ids=op_text)
-@pytest.mark.parametrize("dtype", ORDERED, ids=str)
+@pytest.mark.parametrize(
+    ("op", "dtype"), one_in(3, product(ORDERS, ORDERED), unpack=True), ids=tell
+)
 def test_order(op: Order, dtype: DType) -> None:
     x = keys(dtype, (op.outer, op.length))
     found = run(op, [x], [dtype], SI64, op.outer * op.count)

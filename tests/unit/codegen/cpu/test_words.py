@@ -73,7 +73,7 @@ def widened(a: str, b: str, m: int, n: int, k: int) -> Program:
 
 @pytest.mark.parametrize("instruction", [False, True])
 @pytest.mark.parametrize(("a", "b"), [("ui8", "ui8"), ("ui8", "si8"), ("si8", "ui8")])
-@pytest.mark.parametrize("shape", one_in(2, [SHAPES[0], SHAPES[2]]))
+@pytest.mark.parametrize("shape", one_in(4, [SHAPES[0], SHAPES[2]]))
 def test_operands_of_either_sign_are_exact(
     shape: tuple[int, int, int], a: str, b: str, instruction: bool
 ) -> None:

@@ -21,7 +21,7 @@ from weft.target.known import target_named
 pytestmark = pytest.mark.skipif(not sass.available(), reason="nvdisasm is not installed")
 
 
-@pytest.mark.parametrize(("name", "dtype", "target"), one_in(6, CASES, unpack=True))
+@pytest.mark.parametrize(("name", "dtype", "target"), one_in(9, CASES, unpack=True))
 def test_examples(name: str, dtype: str, target: str) -> None:
     compilation = compiled(name, dtype, target)
     arch = architecture(target_named(target), device=None)
@@ -60,7 +60,7 @@ def with_epilogue(kind: str, m: int, n: int, k: int) -> Program:
 SHAPES = [(2048, 2048, 256), pytest.param((7, 13, 37), marks=pytest.mark.slow)]
 
 
-@pytest.mark.parametrize("target", ["sm80", "sm90"])
+@pytest.mark.parametrize("target", one_in(2, ["sm80", "sm90"]))
 @pytest.mark.parametrize("kind", one_in(3, ["mask", "wide", "residual gelu"]))
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_epilogues_that_read_a_matrix_do_not_spill(

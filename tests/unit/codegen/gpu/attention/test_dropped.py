@@ -48,7 +48,7 @@ def kernels(program: Program, target: str = "sm90") -> dict[str, ir.Kernel]:
     return {name: code.kernels[launch.symbol] for name, launch in code.launches.items()}
 
 
-@pytest.mark.parametrize("name", one_in(2, CASES))
+@pytest.mark.parametrize("name", one_in(3, CASES))
 def test_dropped_weights_are_drawn_in_one_kernel(name: str) -> None:
     program = CASES[name].program()
     assert [found[:9] for found in kernels(program)] == ["attention"]

@@ -49,7 +49,7 @@ def plan_of(program: Program) -> AttentionPlan:
     return plan
 
 
-@pytest.mark.parametrize("name", one_in(5, FEW))
+@pytest.mark.parametrize("name", one_in(7, FEW))
 def test_few_queries_are_one_kernel_and_agree(name: str) -> None:
     program = FEW[name].program()
     assert plan_of(program).parts > 0
@@ -77,7 +77,7 @@ def test_softmax_of_products_by_hand_is_one_kernel_too() -> None:
     assert report.agrees, str(report)
 
 
-@pytest.mark.parametrize("place", one_in(2, [-1, 0, 70, 299, 2**31 - 1]))
+@pytest.mark.parametrize("place", one_in(3, [-1, 0, 70, 299, 2**31 - 1]))
 def test_a_step_of_generation_agrees(place: int) -> None:
     program = cached(300)
     assert only_kernel(program).maps
@@ -134,7 +134,7 @@ FAULTS: dict[str, Callable[[ir.Stmt], ir.Stmt | None]] = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", one_in(2, FAULTS))
 def test_planted_faults_are_found(name: str) -> None:
     program = FAULTY.program()
     text = compile_program(program, "sm90").stages["plan"]

@@ -28,7 +28,7 @@ def kernels(program: Program, pattern: str, target: str = "sm90") -> list[ir.Ker
     return [code.kernels[code.launches[name].symbol] for name in names]
 
 
-@pytest.mark.parametrize("name", one_in(6, CASES))
+@pytest.mark.parametrize("name", one_in(12, CASES))
 def test_packed_sequences_agree(name: str) -> None:
     program = CASES[name].program()
     (kernel,) = kernels(program, "attention")

@@ -41,7 +41,7 @@ def only_kernel(case: Case) -> ir.Kernel:
     return kernel
 
 
-@pytest.mark.parametrize("name", one_in(5, CASES))
+@pytest.mark.parametrize("name", one_in(8, CASES))
 def test_attentions_are_one_kernel_and_agree(name: str) -> None:
     program, kernel = CASES[name].program(), only_kernel(CASES[name])
     assert any(isinstance(statement, ir.MmaSync) for statement in walk(kernel.body))
@@ -86,7 +86,7 @@ PLANS: dict[str, dict[str, Any]] = {
 VARIED = Case(heads=2, shared=2, queries=100, keys=130, depth=40, width=72, causal=True, lse=True)
 
 
-@pytest.mark.parametrize("name", one_in(4, PLANS))
+@pytest.mark.parametrize("name", one_in(6, PLANS))
 def test_every_form_of_a_plan_agrees(name: str) -> None:
     program = VARIED.program()
     plan = with_fields(program, **PLANS[name])
@@ -131,7 +131,7 @@ FAULTS: dict[str, Callable[[ir.Stmt], ir.Stmt | None]] = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", one_in(2, FAULTS))
 def test_planted_faults_are_found(name: str) -> None:
     kernel = planted(only_kernel(FAULTY), FAULTS[name])
     with pytest.raises(Hazard):

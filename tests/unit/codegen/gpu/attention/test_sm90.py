@@ -47,7 +47,7 @@ def only_kernel(case: Case) -> ir.Kernel:
     return kernel
 
 
-@pytest.mark.parametrize("name", one_in(4, CASES))
+@pytest.mark.parametrize("name", one_in(6, CASES))
 def test_attentions_are_one_kernel_and_agree(name: str) -> None:
     program = CASES[name].program()
     assert only_kernel(CASES[name]).maps
@@ -114,7 +114,7 @@ FAULTS: dict[str, Callable[[ir.Stmt], ir.Stmt | None]] = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", one_in(2, FAULTS))
 def test_planted_faults_are_found(name: str) -> None:
     kernel = planted(only_kernel(FAULTY), FAULTS[name])
     with pytest.raises(Hazard):

@@ -46,7 +46,10 @@ def program(make: Make, dtype: str, places: str) -> Program:
     return b.build(make(b, b.param(dtype, [ROWS, WIDTH]), b.param(places, [COUNT])))
 
 
-@pytest.mark.parametrize(("dtype", "places"), [("f32", "si64"), ("bf16", "si32"), ("si8", "si32")])
+@pytest.mark.parametrize(
+    ("dtype", "places"),
+    one_in(2, [("f32", "si64"), ("bf16", "si32"), ("si8", "si32")], unpack=True),
+)
 @pytest.mark.parametrize("name", CASES)
 def test_gathers_agree(name: str, dtype: str, places: str) -> None:
     if dtype == "si8" and name in ("rows with more", "norm"):
@@ -60,7 +63,7 @@ def test_gathers_agree(name: str, dtype: str, places: str) -> None:
     assert report.agrees, str(report)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", one_in(2, TARGETS))
 @pytest.mark.parametrize("dtype", one_in(2, ["f32", "bf16", "cf32", "si32"]))
 @pytest.mark.parametrize("name", padded_programs.GATHERS)
 def test_gathers_of_what_is_padded_or_joined_agree(name: str, dtype: str, target: str) -> None:

@@ -63,7 +63,7 @@ def in_runs(found: Program, target: str = "sm90") -> ir.Kernel:
     return kernel
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("dtype", one_in(2, ["f32", "bf16"]))
 @pytest.mark.parametrize("name", one_in(3, CASES))
 def test_runs_agree(name: str, dtype: str) -> None:
     found = program(name, dtype)
@@ -72,7 +72,7 @@ def test_runs_agree(name: str, dtype: str) -> None:
     assert report.agrees, str(report)
 
 
-@pytest.mark.parametrize("dtype", ["i1", "si8", "si64", "f64", "f16"])
+@pytest.mark.parametrize("dtype", one_in(2, ["i1", "si8", "si64", "f64", "f16"]))
 def test_other_dtypes_agree(dtype: str) -> None:
     b = Builder()
     found = b.build(b.transpose(b.param(dtype, [24, 32, 3, 3]), LAST))
@@ -91,7 +91,7 @@ def test_filters_of_a_convolution_are_copied_in_runs() -> None:
     assert report.agrees, str(report)
 
 
-@pytest.mark.parametrize("rows", [[3, 3], [2, 2], [4, 4], [5, 5]])
+@pytest.mark.parametrize("rows", one_in(2, [[3, 3], [2, 2], [4, 4], [5, 5]]))
 def test_memory_is_touched_in_whole_lines(rows: list[int]) -> None:
     b = Builder()
     kernel = in_runs(b.build(b.transpose(b.param("bf16", [64, 320, *rows]), LAST)))
@@ -115,7 +115,7 @@ def shared_places(kernel: ir.Kernel, turn: int) -> Iterator[np.ndarray[Any, Any]
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "si8"])
-@pytest.mark.parametrize("rows", [[3, 3], [2, 2], [4, 4], [1, 3], [5, 5]])
+@pytest.mark.parametrize("rows", one_in(2, [[3, 3], [2, 2], [4, 4], [1, 3], [5, 5]]))
 def test_lanes_find_their_words_in_different_banks(dtype: str, rows: list[int]) -> None:
     """Lanes that read other words than one another read from other banks; but for the few that go
     on to the first row of the next columns, and vectors of eight bytes, half of a line."""

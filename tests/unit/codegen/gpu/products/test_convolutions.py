@@ -105,7 +105,7 @@ def test_gradients_of_first_layers_are_products_with_windows(
     assert report.agrees, str(report)
 
 
-@pytest.mark.parametrize("name", one_in(10, CASES))
+@pytest.mark.parametrize("name", one_in(20, CASES))
 def test_kernels_of_convolutions_become_machine_code_as_planned(name: str) -> None:
     (kernel,) = window_kernels(CASES[name].program())
     assert compile_cuda(cuda(kernel), "sm_90a").report.findings == []
@@ -209,7 +209,7 @@ FAULTS: dict[str, Callable[[ir.Kernel], ir.Kernel]] = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", one_in(2, FAULTS))
 def test_planted_faults_are_found(name: str) -> None:
     (kernel,) = window_kernels(FAULTY.program())
     good = results_of(kernel).astype(np.float32)

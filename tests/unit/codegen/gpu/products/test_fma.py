@@ -73,7 +73,7 @@ CASES: dict[str, Callable[[], Case]] = {
 }
 
 
-@pytest.mark.parametrize("name", one_in(2, CASES))
+@pytest.mark.parametrize("name", one_in(3, CASES))
 def test_products_agree_with_numpy(name: str) -> None:
     program, inputs, want = CASES[name]()
     executable = InterpretedGpu("sm90").compile(program)
@@ -84,7 +84,7 @@ def test_products_agree_with_numpy(name: str) -> None:
     assert error_of(executable, inputs, np.clip(want, low, high)) < 1e-4
 
 
-@pytest.mark.parametrize("dtype", ["f32", "si16", "si8"])
+@pytest.mark.parametrize("dtype", one_in(2, ["f32", "si16", "si8"]))
 def test_tiles_that_no_vector_divides(dtype: str) -> None:
     """Rows that are neighbours in memory are fetched in vectors that divide those of a tile."""
     program, inputs, want = product(dtype, m=48, n=16, k=64, layouts="TN")
@@ -97,7 +97,7 @@ def test_tiles_that_no_vector_divides(dtype: str) -> None:
     assert error_of(executable, inputs, want) == 0
 
 
-@pytest.mark.parametrize("rows", [20, 4])
+@pytest.mark.parametrize("rows", one_in(2, [20, 4]))
 def test_the_text_reads_back(rows: int) -> None:
     code = through_stages(product(m=rows, n=128)[0], "sm90")["gpu"]
     assert parse_module(print_module(code)) == code
@@ -106,7 +106,7 @@ def test_the_text_reads_back(rows: int) -> None:
 # -- few rows --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rows", [1, 4, 16])
+@pytest.mark.parametrize("rows", one_in(2, [1, 4, 16]))
 def test_tiles_of_few_rows_run_all_at_once(rows: int) -> None:
     """As many as a unit has registers and shared memory for."""
     compilation = through_stages(product("f32", rows, 4096, 4096, "NT")[0], "sm90")
@@ -171,7 +171,7 @@ FAULTS: dict[str, Change] = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", one_in(2, FAULTS))
 def test_faults_are_found(name: str) -> None:
     program, inputs, want = product(k=40)
     executable = InterpretedGpu("sm90").compile(program)
@@ -369,7 +369,7 @@ CONVOLUTIONS: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], dict[str, A
 
 
 @pytest.mark.parametrize("name", one_in(8, CONVOLUTIONS))
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", one_in(2, TARGETS))
 def test_convolutions_stay_in_registers(name: str, target: str) -> None:
     """By their first plans, whose blocks have registers for the places of windows as well."""
     dtype, shape, weights, options = CONVOLUTIONS[name]

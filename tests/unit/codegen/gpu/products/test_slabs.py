@@ -119,7 +119,9 @@ def test_any_timing_gives_the_same_bits() -> None:
     assert (made.results(kernel)[0] == made.results(deferred)[0]).all()
 
 
-@pytest.mark.parametrize("name", ["two patches of a warpgroup", "residual", "half a row"])
+@pytest.mark.parametrize(
+    "name", one_in(3, ["two patches of a warpgroup", "residual", "half a row"])
+)
 def test_kernels_become_machine_code_as_planned(name: str) -> None:
     case, of, form = CASES[name]
     made = Made(program_of(case, of))
@@ -162,7 +164,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", one_in(2, FAULTS))
+@pytest.mark.parametrize("name", one_in(3, FAULTS))
 def test_planted_faults_are_found(name: str) -> None:
     made = Made(replace(ODD, size=(9, 16), images=3, inputs=72).program())
     kernel = made.built(made.slabs(SMALL))

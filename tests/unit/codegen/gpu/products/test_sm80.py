@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.gemm_kernels import Contraction, references, region_kernel
-from tests.support.cases import each
+from tests.support.cases import each, one_in
 from tests.support.gpu_contractions import (
     SM80_CASES,
     TWO_BY_TWO,
@@ -33,26 +33,28 @@ from weft.region.ir import Tensor
 from weft.target.sm80 import SM80
 
 
-@pytest.mark.parametrize("case", SM80_CASES)
+@pytest.mark.parametrize("case", one_in(3, SM80_CASES))
 def test_contractions_agree(case: str) -> None:
     shape, plan = SM80_CASES[case]
     assert error_of(shape, sm80_kernel(shape, plan), Timing.LATE, seed=3) < bound(shape)
 
 
-@pytest.mark.parametrize("case", ["nn", "tt", "batched residual", "odd", "many stages"])
+@pytest.mark.parametrize("case", one_in(2, ["nn", "tt", "batched residual", "odd", "many stages"]))
 def test_copies_may_arrive_at_once(case: str) -> None:
     shape, plan = SM80_CASES[case]
     assert error_of(shape, sm80_kernel(shape, plan), Timing.EARLY, seed=4) < bound(shape)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", one_in(3, range(3)))
 def test_any_order_of_warps(seed: int) -> None:
     shape = Contraction(40, 40, 136, epilogue=("bias",))
     for plan in (TWO_STAGES, TWO_BY_TWO):
         assert error_of(shape, sm80_kernel(shape, plan), Timing.LATE, seed) < bound(shape)
 
 
-@pytest.mark.parametrize("case", ["nn", "the document's tile", "odd, f32", "batched residual"])
+@pytest.mark.parametrize(
+    "case", one_in(2, ["nn", "the document's tile", "odd, f32", "batched residual"])
+)
 def test_playback_agrees(case: str) -> None:
     """The kernel of the region stage, played back, gives the same numbers up to their rounding."""
     shape, plan = SM80_CASES[case]
@@ -166,7 +168,7 @@ FAULTS: dict[str, tuple[Change, MmaPlan]] = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", one_in(2, FAULTS))
 def test_planted_faults_are_caught(fault: str) -> None:
     """Some order or timing ends in a hazard or in a wrong result."""
     change, plan = FAULTS[fault]

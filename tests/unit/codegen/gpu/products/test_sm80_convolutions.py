@@ -62,7 +62,7 @@ def test_convolutions_are_products_of_windows_and_agree(name: str) -> None:
     assert report.agrees, str(report)
 
 
-@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("stride", one_in(2, [1, 2]))
 def test_gradients_of_images_are_convolutions_and_agree(
     stride: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,7 +76,7 @@ def test_gradients_of_images_are_convolutions_and_agree(
     assert report.agrees, str(report)
 
 
-@pytest.mark.parametrize("name", ["channels first", "filters first"])
+@pytest.mark.parametrize("name", one_in(2, ["channels first", "filters first"]))
 def test_operands_that_are_not_read_in_pieces_are_copied_first(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,7 +182,7 @@ def is_caught(kernel: ir.Kernel) -> bool:
     return not np.array_equal(found, result_of(faulty()))
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", one_in(2, FAULTS))
 def test_planted_faults_are_caught(name: str) -> None:
     assert is_caught(planted(faulty(), FAULTS[name]))
 

@@ -40,26 +40,30 @@ from weft.ptir import Builder
 from weft.testing.compare import compare
 
 
-@pytest.mark.parametrize("case", one_in(5, SM90_CASES))
+@pytest.mark.parametrize("case", one_in(7, SM90_CASES))
 def test_contractions_agree(case: str) -> None:
     shape, plan = SM90_CASES[case]
     assert error_of(shape, sm90_kernel(shape, plan), Timing.LATE, seed=3) < bound(shape)
 
 
-@pytest.mark.parametrize("case", ["nn", "tt", "batched residual", "odd columns", "deferred"])
+@pytest.mark.parametrize(
+    "case", one_in(2, ["nn", "tt", "batched residual", "odd columns", "deferred"])
+)
 def test_asynchronous_statements_may_take_effect_at_once(case: str) -> None:
     shape, plan = SM90_CASES[case]
     assert error_of(shape, sm90_kernel(shape, plan), Timing.EARLY, seed=4) < bound(shape)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", one_in(2, range(2)))
 def test_any_order_of_warps(seed: int) -> None:
     shape = Contraction(136, 72, 136, epilogue=("bias",))
     for plan in (COOPERATIVE, PINGPONG):
         assert error_of(shape, sm90_kernel(shape, plan), Timing.LATE, seed) < bound(shape)
 
 
-@pytest.mark.parametrize("name", ["coop_128x256_deferred_hilbert", "pingpong_128x160_hilbert"])
+@pytest.mark.parametrize(
+    "name", one_in(2, ["coop_128x256_deferred_hilbert", "pingpong_128x160_hilbert"])
+)
 def test_benchmark_plans_agree(name: str) -> None:
     shape = Contraction(200, 264, 72, epilogue=("bias", "gelu"))
     assert error_of(shape, sm90_kernel(shape, load_plan(name)), Timing.LATE, 1) < bound(shape)
@@ -112,7 +116,7 @@ TWO_RESULTS = [
 ]
 
 
-@pytest.mark.parametrize(("dtype", "shape", "depth"), one_in(2, TWO_RESULTS, unpack=True))
+@pytest.mark.parametrize(("dtype", "shape", "depth"), one_in(3, TWO_RESULTS, unpack=True))
 @pytest.mark.parametrize("target", ["sm90", "sm80"])
 def test_several_results_are_stored_by_one_kernel(
     target: str, dtype: str, shape: list[int], depth: int
@@ -226,7 +230,7 @@ FAULTS: dict[str, tuple[Change, MmaPlan]] = {
 }
 
 
-@pytest.mark.parametrize("fault", one_in(2, FAULTS))
+@pytest.mark.parametrize("fault", one_in(3, FAULTS))
 def test_planted_faults_are_caught(fault: str) -> None:
     """Some order or timing ends in a hazard or in a wrong result."""
     change, plan = FAULTS[fault]
@@ -270,7 +274,7 @@ RESIDUAL_FAULTS: dict[str, Change] = {
 }
 
 
-@pytest.mark.parametrize("fault", RESIDUAL_FAULTS)
+@pytest.mark.parametrize("fault", one_in(2, RESIDUAL_FAULTS))
 def test_planted_faults_of_residuals_are_caught(fault: str) -> None:
     shape, plan = SM90_CASES["residual, several tiles"]
     kernel = sm90_kernel(shape, plan)
@@ -325,7 +329,7 @@ PAIR_FAULTS: dict[str, Callable[[ir.Kernel], ir.Kernel]] = {
 }
 
 
-@pytest.mark.parametrize("fault", PAIR_FAULTS)
+@pytest.mark.parametrize("fault", one_in(2, PAIR_FAULTS))
 def test_planted_faults_of_pairs_of_blocks_are_caught(fault: str) -> None:
     shape, plan = SM90_CASES["pairs of rows"]
     kernel = sm90_kernel(shape, plan)
@@ -377,8 +381,8 @@ ROW_FAULTS: dict[str, Change] = {
 }
 
 
-@pytest.mark.parametrize("fault", ROW_FAULTS)
-@pytest.mark.parametrize("case", ["odd columns", "odd f32"])
+@pytest.mark.parametrize("fault", one_in(2, ROW_FAULTS))
+@pytest.mark.parametrize("case", one_in(2, ["odd columns", "odd f32"]))
 def test_planted_faults_of_stored_rows_are_caught(case: str, fault: str) -> None:
     shape, plan = SM90_CASES[case]
     kernel = sm90_kernel(shape, plan)

@@ -182,7 +182,7 @@ FAULTS: dict[str, tuple[Change, str]] = {
 }
 
 
-@pytest.mark.parametrize("fault", one_in(2, FAULTS))
+@pytest.mark.parametrize("fault", one_in(3, FAULTS))
 def test_planted_faults_are_caught(fault: str) -> None:
     change, form = FAULTS[fault]
     kernel = sm90_kernel(SHAPE, split(COOPERATIVE, 3, form))

@@ -54,7 +54,7 @@ MODULES: dict[str, Callable[[], Module]] = {
 }
 
 
-@pytest.mark.parametrize("plan", one_in(2, PLANS))
+@pytest.mark.parametrize("plan", one_in(3, PLANS))
 @pytest.mark.parametrize("name", MODULES)
 def test_rows_agree_with_playback(name: str, plan: str) -> None:
     module = MODULES[name]()
@@ -100,7 +100,7 @@ def test_one_meeting_of_two_is_not_enough(kept: int) -> None:
     assert caught(ROWS, replace(kernel, body=body))
 
 
-@pytest.mark.parametrize("by", [-1, 1])
+@pytest.mark.parametrize("by", one_in(2, [-1, 1]))
 @pytest.mark.parametrize("plan", ["one thread", "two rows of two warps"])
 def test_a_row_too_many_or_too_few_is_found(plan: str, by: int) -> None:
     kernel = dialect_kernel(ROWS, PLANS[plan])

@@ -90,14 +90,14 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize(("dtype", "descending"), one_in(3, KINDS, unpack=True), ids=str)
+@pytest.mark.parametrize(("dtype", "descending"), one_in(5, KINDS, unpack=True), ids=str)
 def test_elements_of_every_dtype_are_sorted(dtype: DType, descending: bool) -> None:
     x = numbers(dtype, (1, 70), dtype.index)
     got = in_passes(x, dtype.bits, min(8, dtype.bits), descending, 70)
     assert got.tolist() == expected(x, descending)
 
 
-@pytest.mark.parametrize("length", [1, 31, TILE - 1, TILE, TILE + 1, 3 * TILE])
+@pytest.mark.parametrize("length", one_in(2, [1, 31, TILE - 1, TILE, TILE + 1, 3 * TILE]))
 def test_rows_of_any_length_are_sorted(length: int) -> None:
     x = np.random.default_rng(length).integers(-3, 3, (2, length)).astype(np.int8)
     assert in_passes(x, 8, 8, count=length).tolist() == expected(x, False)
@@ -110,7 +110,7 @@ def test_the_first_are_kept(count: int) -> None:
     assert got.tolist() == [row[:count] for row in expected(x, True)]
 
 
-@pytest.mark.parametrize("tile", [512, 768, 4096])
+@pytest.mark.parametrize("tile", one_in(2, [512, 768, 4096]))
 def test_threads_have_several_elements(tile: int) -> None:
     x = np.random.default_rng(tile).integers(0, 50, (1, tile + 700)).astype(np.uint8)
     assert in_passes(x, 8, 8, count=tile + 700, tile=tile).tolist() == expected(x, False)
@@ -119,7 +119,7 @@ def test_threads_have_several_elements(tile: int) -> None:
 @pytest.mark.parametrize(
     ("rows", "bits", "dtype"),
     one_in(
-        2,
+        4,
         [(1, 1, SI32), (2, 1, SI64), (33, 3, SI64), (33, 6, SI8), (100, 7, UI32), (120, 4, SI32)],
         unpack=True,
     ),
@@ -136,7 +136,9 @@ def test_places_are_sorted_by_the_bits_they_have(rows: int, bits: int, dtype: DT
     assert starts.tolist() == want
 
 
-@pytest.mark.parametrize(("rows", "count"), [(33_000, 50), (40, 1), (9, 31), (9, 33), (3, 5000)])
+@pytest.mark.parametrize(
+    ("rows", "count"), one_in(2, [(33_000, 50), (40, 1), (9, 31), (9, 33), (3, 5000)], unpack=True)
+)
 def test_starts_of_many_keys_and_few(rows: int, count: int) -> None:
     """By threads and by warps, where ranges of places are divided with and without a rest."""
     keys = np.sort(np.random.default_rng(count).integers(0, rows, (1, count)), axis=1)
@@ -213,7 +215,7 @@ def examples(length: int, tile: int) -> dict[str, tuple[WholeOp, list[Array], Ar
     }
 
 
-@pytest.mark.parametrize("name", one_in(3, ["count", "first", "next", "again", "last", "starts"]))
+@pytest.mark.parametrize("name", one_in(6, ["count", "first", "next", "again", "last", "starts"]))
 def test_the_text_reads_back_and_the_code_is_sound(name: str) -> None:
     kernel = kernel_of(*examples(20_000, 4096)[name])
     module = GpuModule({kernel.name: kernel})

@@ -69,7 +69,7 @@ def agrees(op: Gathered, places: Array, dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("fn", ["add", "max", "replace"])
-@pytest.mark.parametrize("dtype", [F32, BF16, SI32], ids=str)
+@pytest.mark.parametrize("dtype", one_in(2, [F32, BF16, SI32]), ids=str)
 def test_onto_zeros_every_row_is_written(dtype: DType, fn: str) -> None:
     op = Collected(fn, 2, 20, 8, 40, long=8)
     places = piled(op) // 2
@@ -101,14 +101,16 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize(("fn", "dtype"), [("add", F32), ("add", BF16), ("max", SI32)])
+@pytest.mark.parametrize(
+    ("fn", "dtype"), one_in(2, [("add", F32), ("add", BF16), ("max", SI32)], unpack=True)
+)
 @pytest.mark.parametrize("name", SHAPES)
 def test_short_and_long_runs_have_the_bits_of_their_order(name: str, fn: str, dtype: DType) -> None:
     op = Gathered(fn, *SHAPES[name], long=8)
     agrees(op, piled(op), dtype)
 
 
-@pytest.mark.parametrize("dtype", [SI8, F64, SI32])
+@pytest.mark.parametrize("dtype", one_in(2, [SI8, F64, SI32]))
 @pytest.mark.parametrize("fn", ["replace", "min"])
 def test_the_last_wins_or_the_least(fn: str, dtype: DType) -> None:
     op = Gathered(fn, 1, 10, 4, 50, long=4)
@@ -126,7 +128,7 @@ def test_nan_is_never_lost() -> None:
 
 
 @pytest.mark.parametrize("long", [4, 5, 16])
-@pytest.mark.parametrize("shift", range(5))
+@pytest.mark.parametrize("shift", one_in(2, range(5)))
 def test_every_long_run_is_one_blocks(shift: int, long: int) -> None:
     """Runs of just so many updates, begun anywhere: none is left out, none is taken twice."""
     places = np.concatenate([np.zeros(shift, int), np.repeat(np.arange(1, 14), long)])
@@ -134,7 +136,7 @@ def test_every_long_run_is_one_blocks(shift: int, long: int) -> None:
     agrees(op, places[None], F32)
 
 
-@pytest.mark.parametrize("count", [511, 512, 513, 4095, 4096, 6145])
+@pytest.mark.parametrize("count", one_in(2, [511, 512, 513, 4095, 4096, 6145]))
 def test_turns_end_where_runs_do(count: int) -> None:
     """Runs of a warp, and of a block."""
     op = Gathered("add", 1, 2, 1, count, 64)
@@ -178,7 +180,7 @@ EXAMPLES = {
 }
 
 
-@pytest.mark.parametrize("name", one_in(2, EXAMPLES))
+@pytest.mark.parametrize("name", one_in(4, EXAMPLES))
 def test_the_text_reads_back_and_the_code_is_sound(name: str) -> None:
     op, dtype = EXAMPLES[name]
     given = operands(op, spread(op), dtype)

@@ -182,7 +182,10 @@ def test_running_reductions_agree(name: str, dtype: DType, fn: str, reverse: boo
 
 @pytest.mark.parametrize("reverse", one_in(2, [False, True]))
 @pytest.mark.parametrize(("fn", "dtype"), [("sum", F32), ("max", SI8), ("sum", BF16)])
-@pytest.mark.parametrize(("shape", "chunk"), [((1, 40, 1), 8), ((2, 57, 3), 20), ((2, 700, 1), 16)])
+@pytest.mark.parametrize(
+    ("shape", "chunk"),
+    one_in(2, [((1, 40, 1), 8), ((2, 57, 3), 20), ((2, 700, 1), 16)], unpack=True),
+)
 def test_columns_in_parts_agree(
     shape: tuple[int, int, int], chunk: int, fn: str, dtype: DType, reverse: bool
 ) -> None:
@@ -206,7 +209,7 @@ def test_columns_in_parts_agree(
     assert (got.astype("f8") == want.astype("f8")).all()
 
 
-@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("reverse", one_in(2, [False, True]))
 @pytest.mark.parametrize(
     ("length", "dtype", "threads"),
     [(96, F32, 32), (1024, F32, 256), (2048, F32, 256), (8192, F32, 512), (40_000, F32, 1024),
@@ -235,7 +238,7 @@ def test_the_sign_of_a_first_zero_is_kept() -> None:
 # -- sorting ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("descending", one_in(2, [False, True]))
 @pytest.mark.parametrize("dtype", one_in(2, [F32, SI8, BF16, F64]))
 @pytest.mark.parametrize(
     "shape",

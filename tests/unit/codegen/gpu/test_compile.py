@@ -23,7 +23,7 @@ needs_disassembler = pytest.mark.skipif(not sass.available(), reason="nvdisasm i
 
 
 @needs_disassembler
-@pytest.mark.parametrize(("name", "shape"), one_in(12, CASES, unpack=True))
+@pytest.mark.parametrize(("name", "shape"), one_in(24, CASES, unpack=True))
 def test_plans_compile_to_what_they_say(name: str, shape: Contraction) -> None:
     cubin = compile_cuda(cuda(dialect_kernel(shape, load_plan(name))), ARCH)
     assert cubin.report.findings == []

@@ -21,7 +21,7 @@ from weft.target.known import target_named
 pytestmark = pytest.mark.skipif(not sass.available(), reason="nvdisasm is not installed")
 
 
-@pytest.mark.parametrize(("name", "dtype", "target"), one_in(9, CASES, unpack=True))
+@pytest.mark.parametrize(("name", "dtype", "target"), one_in(13, CASES, unpack=True))
 def test_examples(name: str, dtype: str, target: str) -> None:
     compilation = compiled(name, dtype, target)
     arch = architecture(target_named(target), device=None)

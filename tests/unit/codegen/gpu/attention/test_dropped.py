@@ -112,7 +112,7 @@ def bits_drawn(kernel: ir.Kernel) -> list[ir.DrawBits]:
 
 @pytest.mark.parametrize(
     ("keys", "shared"),
-    one_in(2, [(144, 4), (146, 2), (145, 1)], unpack=True),
+    one_in(3, [(144, 4), (146, 2), (145, 1)], unpack=True),
     ids=["four", "a pair", "one"],
 )
 def test_neighbours_share_blocks_of_their_stream(keys: int, shared: int) -> None:

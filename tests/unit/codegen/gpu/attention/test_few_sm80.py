@@ -56,7 +56,7 @@ AGREE = [
 ]
 
 
-@pytest.mark.parametrize("name", one_in(5, AGREE))
+@pytest.mark.parametrize("name", one_in(8, AGREE))
 def test_few_queries_are_one_kernel_and_agree(name: str) -> None:
     program = FEW[name].program()
     assert plan_of(program).parts > 0

@@ -154,7 +154,7 @@ LONG = {
 
 
 @pytest.mark.parametrize("arch", one_in(2, ["sm_80", "sm_90"]))
-@pytest.mark.parametrize("name", one_in(2, LONG))
+@pytest.mark.parametrize("name", one_in(5, LONG))
 def test_machine_code_multiplies_and_spills_nothing(name: str, arch: str) -> None:
     cubin = compile_cuda(cuda(only_kernel(LONG[name])), arch)
     assert cubin.report.findings == []

@@ -35,7 +35,7 @@ def streams(case: Case) -> list[ir.Kernel]:
     return [code.kernels[code.launches[name].symbol] for name in names]
 
 
-@pytest.mark.parametrize("name", one_in(6, GRADIENTS))
+@pytest.mark.parametrize("name", one_in(9, GRADIENTS))
 def test_gradients_are_two_kernels_and_agree(name: str) -> None:
     program = GRADIENTS[name].gradients()
     assert len(streams(GRADIENTS[name])) == 2

@@ -96,7 +96,7 @@ def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     make_stages_cheap(monkeypatch)
 
 
-@pytest.mark.parametrize("name", one_in(3, LARGER))
+@pytest.mark.parametrize("name", one_in(6, LARGER))
 def test_what_registers_refuse_is_kept_in_shared_memory(name: str) -> None:
     program = program_of(*LARGER[name])
     made = compiled(program)

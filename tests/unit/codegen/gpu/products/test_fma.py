@@ -73,7 +73,7 @@ CASES: dict[str, Callable[[], Case]] = {
 }
 
 
-@pytest.mark.parametrize("name", one_in(3, CASES))
+@pytest.mark.parametrize("name", one_in(4, CASES))
 def test_products_agree_with_numpy(name: str) -> None:
     program, inputs, want = CASES[name]()
     executable = InterpretedGpu("sm90").compile(program)
@@ -171,7 +171,7 @@ FAULTS: dict[str, Change] = {
 }
 
 
-@pytest.mark.parametrize("name", one_in(2, FAULTS))
+@pytest.mark.parametrize("name", one_in(3, FAULTS))
 def test_faults_are_found(name: str) -> None:
     program, inputs, want = product(k=40)
     executable = InterpretedGpu("sm90").compile(program)

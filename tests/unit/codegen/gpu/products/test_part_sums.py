@@ -76,7 +76,7 @@ CASES: dict[str, Program] = {
 
 
 @pytest.mark.usefixtures("always")
-@pytest.mark.parametrize("name", one_in(2, CASES))
+@pytest.mark.parametrize("name", one_in(3, CASES))
 def test_sums_are_made_by_the_kernel_of_their_product(name: str) -> None:
     program = CASES[name]
     made = InterpretedGpu("sm90").compile(program).compilation

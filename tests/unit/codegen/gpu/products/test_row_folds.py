@@ -83,7 +83,7 @@ def _holds(module: Any, rows: Any, kernel: Any, target: Any) -> bool:
 
 
 @pytest.mark.usefixtures("always")
-@pytest.mark.parametrize("name", one_in(3, CASES))
+@pytest.mark.parametrize("name", one_in(4, CASES))
 def test_rows_are_folded_in_the_kernel_of_their_product(name: str) -> None:
     program = behind(*CASES[name])
     made = InterpretedGpu("sm90").compile(program).compilation

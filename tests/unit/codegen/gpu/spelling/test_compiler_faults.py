@@ -15,7 +15,7 @@ from weft.ptir import Builder
 
 @pytest.mark.skipif(not sass.available(), reason="nvdisasm is not installed")
 @pytest.mark.parametrize("fn", ["maximum", "minimum"])
-@pytest.mark.parametrize("dtype", one_in(2, ["si32", "ui32", "si8"]))
+@pytest.mark.parametrize("dtype", one_in(3, ["si32", "ui32", "si8"]))
 def test_negated_integers_are_compared_two_at_a_time(dtype: str, fn: str) -> None:
     """An instruction with three operands has no sign for them, and ptxas leaves it out."""
     b = Builder()

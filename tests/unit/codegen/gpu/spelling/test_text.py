@@ -27,7 +27,7 @@ from weft.target.sm90 import SM90
 # -- both ways -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "dtype", "target"), CASES)
+@pytest.mark.parametrize(("name", "dtype", "target"), one_in(3, CASES, unpack=True))
 def test_kernels_of_programs_read_back(name: str, dtype: str, target: str) -> None:
     module = compiled(name, dtype, target)["gpu"]
     text = print_module(module)
@@ -251,7 +251,7 @@ def test_mutated_texts_are_read_or_refused(seed: int) -> None:
 # -- the stage -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "dtype", "target"), CASES)
+@pytest.mark.parametrize(("name", "dtype", "target"), one_in(3, CASES, unpack=True))
 def test_the_stage_can_be_fed_back(name: str, dtype: str, target: str) -> None:
     plain = compiled(name, dtype, target)
     again = through_stages(program(name, dtype), target, gpu=plain.text("gpu"))

@@ -242,7 +242,18 @@ def test_the_sign_of_a_first_zero_is_kept() -> None:
 @pytest.mark.parametrize("dtype", one_in(2, [F32, SI8, BF16, F64]))
 @pytest.mark.parametrize(
     "shape",
-    [(1, 1, 1), (3, 40, 40), (2, 66, 7), (1, 128, 128), (9, 250, 250), (2, 700, 699), (1, 2048, 9)],
+    one_in(
+        2,
+        [
+            (1, 1, 1),
+            (3, 40, 40),
+            (2, 66, 7),
+            (1, 128, 128),
+            (9, 250, 250),
+            (2, 700, 699),
+            (1, 2048, 9),
+        ],
+    ),
 )
 def test_sorting_agrees(shape: tuple[int, int, int], dtype: DType, descending: bool) -> None:
     outer, length, count = shape

@@ -111,12 +111,13 @@ def test_slabs_give_what_taps_do(name: str) -> None:
 
 
 def test_any_timing_gives_the_same_bits() -> None:
-    made = Made(replace(ODD, inputs=136).program())
+    made = Made(replace(ODD, inputs=72).program())
     plan = made.slabs(PAIR)
     kernel = made.built(plan)
-    assert (made.results(kernel)[0] == made.results(kernel, Timing.EARLY)[0]).all()
+    first = made.results(kernel)[0]
+    assert (made.results(kernel, Timing.EARLY)[0] == first).all()
     deferred = made.built(replace(plan, deferred_epilogue=True))
-    assert (made.results(kernel)[0] == made.results(deferred)[0]).all()
+    assert (made.results(deferred)[0] == first).all()
 
 
 @pytest.mark.parametrize(

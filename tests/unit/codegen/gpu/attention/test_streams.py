@@ -141,7 +141,7 @@ FAULTS: dict[str, Callable[[ir.Stmt], ir.Stmt | None]] = {
 }
 
 
-@pytest.mark.parametrize("name", one_in(2, FAULTS))
+@pytest.mark.parametrize("name", one_in(3, FAULTS))
 def test_planted_faults_are_found(name: str) -> None:
     kernel = planted(streams(FAULTY)[1], FAULTS[name])
     with pytest.raises(Hazard):

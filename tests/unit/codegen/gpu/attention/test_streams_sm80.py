@@ -113,7 +113,7 @@ def is_caught(kernel: ir.Kernel) -> bool:
     return any(not np.array_equal(x, y) for x, y in pairs)
 
 
-@pytest.mark.parametrize("name", one_in(2, FAULTS))
+@pytest.mark.parametrize("name", one_in(3, FAULTS))
 def test_planted_faults_are_caught(name: str) -> None:
     assert is_caught(planted(faulty(), FAULTS[name]))
 

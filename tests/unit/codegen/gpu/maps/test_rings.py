@@ -119,7 +119,7 @@ def in_rings(made: InterpretedExecutable) -> str:
     return json.dumps(plans)
 
 
-@pytest.mark.parametrize("name", one_in(5, PROGRAMS))
+@pytest.mark.parametrize("name", one_in(9, PROGRAMS))
 def test_what_registers_hold_may_be_in_rings(name: str) -> None:
     program = program_of(*PROGRAMS[name])
     made = compiled(program, plan=in_rings(compiled(program)))

@@ -68,7 +68,7 @@ def program(name: str, dtype: str) -> Program:
 
 
 @pytest.mark.parametrize("dtype", one_in(2, ["f32", "bf16"]))
-@pytest.mark.parametrize("name", one_in(2, CASES))
+@pytest.mark.parametrize("name", one_in(3, CASES))
 def test_blocks_agree(name: str, dtype: str) -> None:
     found = program(name, dtype)
     compilation = through_stages(found, "sm90")

@@ -98,7 +98,7 @@ def program_of(case: Case, of: int | None) -> Program:
     return case.program() if of is None else case.gradient(of)
 
 
-@pytest.mark.parametrize("name", one_in(6, CASES))
+@pytest.mark.parametrize("name", one_in(13, CASES))
 def test_slabs_give_what_taps_do(name: str) -> None:
     case, of, form = CASES[name]
     made = Made(program_of(case, of))

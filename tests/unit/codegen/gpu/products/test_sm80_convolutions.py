@@ -182,7 +182,7 @@ def is_caught(kernel: ir.Kernel) -> bool:
     return not np.array_equal(found, result_of(faulty()))
 
 
-@pytest.mark.parametrize("name", one_in(2, FAULTS))
+@pytest.mark.parametrize("name", one_in(3, FAULTS))
 def test_planted_faults_are_caught(name: str) -> None:
     assert is_caught(planted(faulty(), FAULTS[name]))
 

@@ -42,7 +42,7 @@ def compiled(name: str, target: str = "sm90", **changes: int) -> Compilation:
     return through_stages(program, target, plan=json.dumps(plans))
 
 
-@pytest.mark.parametrize("name", one_in(3, DEPTHWISE))
+@pytest.mark.parametrize("name", one_in(6, DEPTHWISE))
 def test_strips_agree_with_the_reference(name: str) -> None:
     program = depthwise(name)
     inputs = inputs_for(program, 3)

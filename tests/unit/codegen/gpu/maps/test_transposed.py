@@ -78,7 +78,7 @@ def test_blocks_agree(name: str, dtype: str) -> None:
     assert report.agrees, str(report)
 
 
-@pytest.mark.parametrize("dtype", one_in(2, ["i1", "si8", "si64", "f64", "f16"]))
+@pytest.mark.parametrize("dtype", one_in(3, ["i1", "si8", "si64", "f64", "f16"]))
 def test_other_dtypes_agree(dtype: str) -> None:
     found = program("transpose", dtype)
     report = compare(found, inputs_for(found, 4), InterpretedGpu("sm80"))

@@ -229,7 +229,7 @@ def test_wrong_texts_are_refused_with_their_place(name: str) -> None:
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("seed", one_in(2, range(4)))
+@pytest.mark.parametrize("seed", one_in(4, range(4)))
 def test_mutated_texts_are_read_or_refused(seed: int) -> None:
     """Nothing but a violation comes of a text that somebody damaged, nor of verifying it."""
     rng = random.Random(seed)

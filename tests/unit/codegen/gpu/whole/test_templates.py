@@ -412,7 +412,7 @@ def fault_operands(name: str) -> tuple[list[Array], Array]:
     )
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", one_in(2, FAULTS))
 def test_planted_faults_are_caught(fault: str) -> None:
     name, change = FAULTS[fault]
     kernel = examples()[name]

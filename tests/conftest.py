@@ -75,10 +75,11 @@ def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known, "host", lambda: small)
 
 
-@pytest.fixture
-def own_garbage() -> None:
-    """The test looks for cycles among what is made from now on: a search through all that earlier
-    tests have left in the process takes seconds."""
+@pytest.fixture(scope="module", autouse=True)
+def _own_garbage() -> None:
+    """What the modules before have left, caches mostly, stays too, but for its garbage. A test that
+    looks for cycles looks through what its own module has made: it would take seconds else."""
+    gc.collect()
     gc.freeze()
 
 

@@ -204,7 +204,6 @@ def test_options_are_checked(classify: Path) -> None:
         weft.load_bundle(classify)(np.zeros((1, 4), np.float32), seed=-1)
 
 
-@pytest.mark.usefixtures("own_garbage")
 def test_the_last_user_closes_the_program(classify: Path) -> None:
     """Python may end a bundle before the instances that die with it."""
     ended: list[str] = []

@@ -297,7 +297,6 @@ def divided(backend: MachineBackend, size: int = 40) -> Prepared:
     return prepare(b.build(b.param("si32", [size]) / b.param("si32", [size])), backend)
 
 
-@pytest.mark.usefixtures("own_garbage")
 def test_a_violation_is_told_when_the_program_is_gone(
     gpu: Machine, backend: MachineBackend
 ) -> None:
@@ -382,7 +381,6 @@ def test_what_is_collected_during_a_recording_is_given_back(
     assert gpu.memory == {}
 
 
-@pytest.mark.usefixtures("own_garbage")
 def test_a_program_that_has_no_room_leaves_nothing_behind(
     gpu: Machine, backend: MachineBackend
 ) -> None:

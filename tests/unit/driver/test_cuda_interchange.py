@@ -266,7 +266,6 @@ def test_lent_memory_serves_again_when_all_streams_are_done(
     assert gpu.idles == idles + 1
 
 
-@pytest.mark.usefixtures("own_garbage")
 def test_the_context_of_a_thread_is_left_as_it_was(gpu: Machine, backend: MachineBackend) -> None:
     gpu.do_cuCtxPushCurrent("another library's")
     double = doubled(backend)

@@ -153,7 +153,6 @@ def growth(executable: Executable, inputs: list[np.ndarray], runs: int) -> int:
 
 
 @pytest.mark.skipif(not STATM.exists(), reason="how large a process is stands in /proc")
-@pytest.mark.usefixtures("own_garbage")
 @pytest.mark.parametrize(
     "runs", [300, pytest.param(10_000, marks=pytest.mark.slow)], ids=["short", "long"]
 )
@@ -164,7 +163,6 @@ def test_runs_leave_nothing_behind(runs: int) -> None:
 
 
 @pytest.mark.skipif(not STATM.exists(), reason="how large a process is stands in /proc")
-@pytest.mark.usefixtures("own_garbage")
 def test_large_results_are_given_back() -> None:
     b = Builder()
     x = b.param("f32", [1024, 1024])

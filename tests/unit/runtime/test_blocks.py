@@ -45,7 +45,6 @@ VIEWS: dict[str, Callable[[Array], Array]] = {
 
 
 @pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.usefixtures("own_garbage")
 def test_a_view_keeps_its_block(view: str) -> None:
     blocks = Blocks()
     whole = blocks.tensor((512, 512), F4, SIZE)

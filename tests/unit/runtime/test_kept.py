@@ -92,7 +92,6 @@ def test_another_holder_has_everything_made(other: object) -> None:
     assert scaled.left_out() == 1
 
 
-@pytest.mark.usefixtures("own_garbage")
 def test_holders_that_come_in_turn_keep_each_for_itself() -> None:
     one, holders = Scaled(), [Holder() for _ in range(6)]
     rng = np.random.default_rng(1)
@@ -198,7 +197,6 @@ class Scale(nn.Module):
         return made
 
 
-@pytest.mark.usefixtures("own_garbage")
 def test_a_module_that_changes_is_seen() -> None:
     rng = np.random.default_rng(0)
     image, filters = (rng.standard_normal(s).astype(np.float32) for s in ((300, 64), (64, 96)))

@@ -151,7 +151,6 @@ def test_runs_on_arrays_of_the_host_leave_nothing_behind(program: Scaled) -> Non
     assert program.call() == fewer
 
 
-@pytest.mark.usefixtures("own_garbage")
 def test_memory_is_counted_and_given_back_with_the_program(program: Scaled) -> None:
     program.kept()
     held = open_gpu().pool.held

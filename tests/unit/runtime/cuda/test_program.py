@@ -243,7 +243,6 @@ def test_constants_are_sent_behind_what_is_still_to_be_done(gpu: Machine) -> Non
     assert gpu.uploads == 2
 
 
-@pytest.mark.usefixtures("own_garbage")
 def test_memory_is_given_back(gpu: Machine) -> None:
     executable = on(gpu, mlp(8, 16, 8, 8))
     executable.run(inputs_for(executable.source))

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from weft.plan.ir import Header, LocalEdge, StagedPlan
-from weft.plan.staged import RING, axis_names, edges_of, place_refusals
+from weft.plan.staged import RING, axis_names, edges_of, place_refusals, ring_refusals
 from weft.region.cost import slide_operations
 from weft.region.forms.shared_slides import MOST_THREADS, SharedSlide
 from weft.region.ir import Kernel, Tensor
@@ -93,30 +93,10 @@ def shared_refusals(
     for found in plan.compute_at:
         if found.at != plan.slide:
             yield f"compute_at {found.stage} {found.at}: rings hold no strip; write {plan.slide}"
-    edges = list(_edge_refusals(kernel, plan, slide))
+    least = _depths_of_stages(slide, slide.depths(plan.unroll))
+    edges = list(ring_refusals(kernel, plan, least, needed="alive or made"))
     yield from edges
     held = slide.bytes(plan.vector, size, ring_depths(kernel, plan, slide))
     if not edges and held > target.limits.shared_bytes_per_block:
         most = target.limits.shared_bytes_per_block
         yield f"its rings take {held:,} bytes of a block; {most:,} is the most"
-
-
-def _edge_refusals(kernel: Kernel, plan: StagedPlan, slide: SharedSlide) -> Iterator[str]:
-    least = _depths_of_stages(slide, slide.depths(plan.unroll))
-    known = {pair for pair, _ in edges_of(kernel)}
-    depths: dict[str, int] = {}
-    for edge in plan.local_edges:
-        what = f"the edge {edge.source} to {edge.to}"
-        if (edge.source, edge.to) not in known:
-            yield f"{what}: {edge.to} reads no stage {edge.source}"
-            continue
-        fewest = least[edge.source]
-        depth = edge.depth if edge.depth is not None else fewest
-        if edge.buffer == "gmem":
-            yield f"{what} goes through memory where the region has a kernel for {edge.source}"
-        elif edge.buffer != RING:
-            yield f"{what} is kept in {edge.buffer}, another in a {RING}; one place has all stages"
-        elif depth < fewest:
-            yield f"{what} has depth {depth}; {fewest} rows are alive or made at a time"
-        elif depths.setdefault(edge.source, depth) != depth:
-            yield f"the edges of {edge.source} have the depths {depths[edge.source]} and {depth}"

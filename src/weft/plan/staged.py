@@ -11,7 +11,7 @@ One tile as long as rows is whole rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -159,8 +159,10 @@ def staged_refusals(kernel: Kernel, plan: StagedPlan) -> Iterator[str]:
         yield refused
         return
     places = list(place_refusals(kernel, plan))
-    yield from places or _edge_refusals(kernel, plan)
+    yield from places
     if not places:
+        depths = enumerate(least_depths(kernel, plan))
+        yield from ring_refusals(kernel, plan, {f"s{stage}": depth for stage, depth in depths})
         yield from _too_large(kernel, plan)
 
 
@@ -220,8 +222,10 @@ def place_refusals(kernel: Kernel, plan: StagedPlan) -> Iterator[str]:
             yield f"compute_at {to} {strip}: it reads {source}, which is computed at {row}"
 
 
-def _edge_refusals(kernel: Kernel, plan: StagedPlan) -> Iterator[str]:
-    least_of = {f"s{number}": depth for number, depth in enumerate(least_depths(kernel, plan))}
+def ring_refusals(
+    kernel: Kernel, plan: StagedPlan, least_of: Mapping[str, int], needed: str = "alive"
+) -> Iterator[str]:
+    """Why stages cannot be kept in rings as a plan says, which need so many rows at least."""
     known = {pair for pair, _ in edges_of(kernel)}
     depths: dict[str, int] = {}
     for edge in plan.local_edges:
@@ -234,9 +238,9 @@ def _edge_refusals(kernel: Kernel, plan: StagedPlan) -> Iterator[str]:
         if edge.buffer == "gmem":
             yield f"{what} goes through memory where the region has a kernel for {edge.source}"
         elif edge.buffer != RING:
-            yield f"{what} is kept in a {RING}, not in {edge.buffer}"
+            yield f"{what} is kept in a {RING}, as all stages are, not in {edge.buffer}"
         elif depth < least:
-            yield f"{what} has depth {depth}; {least} rows are alive at a time"
+            yield f"{what} has depth {depth}; {least} rows are {needed} at a time"
         elif depths.setdefault(edge.source, depth) != depth:
             yield f"the edges of {edge.source} have the depths {depths[edge.source]} and {depth}"
 

@@ -194,7 +194,7 @@ ROWS = {"i0": 8}
         ),
         (
             {"local_edges": (EDGE, replace(EDGE, buffer="reg"))},
-            "the edge s0 to body is kept in reg, another in a smem_ring; one place has all stages",
+            "the edge s0 to body is kept in a smem_ring, as all stages are, not in reg",
         ),
         (
             {"local_edges": (EDGE, replace(EDGE, depth=25))},

@@ -116,6 +116,8 @@ def test_memory_that_torch_drops_serves_again() -> None:
     x = torch.randn(1 << 20, device="cuda")
     with torch.no_grad():
         made(x)
+        idle = open_gpu().pool.idle_bytes
         held = {made(x).data_ptr() for _ in range(20)}
         assert len(held) <= 2
-    assert open_gpu().pool.idle_bytes < 64 << 20
+    # Other programs of the process have left idle memory of their own.
+    assert open_gpu().pool.idle_bytes < idle + (64 << 20)

@@ -1,5 +1,4 @@
-"""What blocks take that keep rows in shared memory: nobody has timed them, but some orders are
-sure."""
+"""What blocks take that keep rows in shared memory: orders that hold whatever the numbers are."""
 
 from __future__ import annotations
 

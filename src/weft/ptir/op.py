@@ -117,7 +117,7 @@ class Op:
     elementwise: ClassVar[bool] = False
     """Whether each result element depends only on the operand elements at its own index."""
     random: ClassVar[bool] = False
-    """Whether the op draws random numbers: never merged, folded or hoisted."""
+    """Whether the op draws random numbers: never merged or folded."""
     foreign: ClassVar[bool] = False
     """Whether the op calls a function of the user's: only while a program runs, in this process."""
     dtype_bound: ClassVar[bool] = False

@@ -16,7 +16,6 @@ import pytest
 
 import weft
 from weft.ptir import TensorType
-from weft.ptir.passes.hoist import hoist
 
 SOURCE = str(Path(weft.__file__).parents[1])
 pytestmark = pytest.mark.usefixtures("each_backend")
@@ -420,15 +419,6 @@ def test_a_program_from_another_process_says_what_it_lacks() -> None:
     with pytest.raises(weft.SpecViolation) as found:
         weft.run(foreign, [np.ones(1, np.float32)])
     assert "the function <lambda> belongs to another process" in str(found.value)
-
-
-def test_callbacks_on_parameters_are_not_made_once_ahead(seen: list[Any]) -> None:
-    def f(w: Any) -> Any:
-        weft.debug.callback(note(seen), w)
-        return weft.scan(lambda c, i: (weft.debug.callback(note(seen), i), (c, None))[1], w, w)[0]
-
-    split = hoist(weft.jit(f).program(weft.ones(1)), [0])
-    assert not any(i.op.foreign for body in split.prologue.bodies for i in body.body)
 
 
 def test_a_profile_repeats_no_effect(seen: list[Any]) -> None:

@@ -1,5 +1,4 @@
-"""Passes over PTIR: simplify, fold, merge, drop, move what depends on parameters alone, and keep
-less between forward and backward.
+"""Passes over PTIR: simplify, fold, merge, drop, and keep less between forward and backward.
 
 `optimise` runs the list `PASSES`. A pass takes a verified program and a log and gives a program
 that verifies and computes the same; it respects hints, lines and random streams (see `edit`).
@@ -7,7 +6,6 @@ that verifies and computes the same; it respects hints, lines and random streams
 
 from weft.ptir.passes.canonicalise import RULES, canonicalise
 from weft.ptir.passes.fold import fold
-from weft.ptir.passes.hoist import Hoisted, hoist
 from weft.ptir.passes.log import Fired, Note, PassLog
 from weft.ptir.passes.pipeline import PASSES, Pass, optimise
 from weft.ptir.passes.recompute import kept_bytes, recompute
@@ -18,7 +16,6 @@ __all__ = [
     "PASSES",
     "RULES",
     "Fired",
-    "Hoisted",
     "Match",
     "New",
     "Note",
@@ -29,7 +26,6 @@ __all__ = [
     "cse",
     "dce",
     "fold",
-    "hoist",
     "kept_bytes",
     "optimise",
     "recompute",

@@ -4,7 +4,7 @@ which symbols an instruction mentions."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -45,10 +45,6 @@ class Facts:
         if op.random or not op.regions:
             return op.random
         return any(child in self._random_regions for child in op.regions)
-
-    def is_foreign(self, op: Op) -> bool:
-        """Whether the op calls a function of the user's, itself or in a region it runs."""
-        return op.foreign or any(child in self._foreign_regions for child in op.regions)
 
     def is_removable(self, op: Op) -> bool:
         """Whether the op can go, when nothing reads its value, without changing what others draw.
@@ -108,20 +104,13 @@ class Facts:
 
     @cached_property
     def _random_regions(self) -> set[int]:
-        return self._running(lambda op: op.random)
-
-    @cached_property
-    def _foreign_regions(self) -> set[int]:
-        return self._running(lambda op: op.foreign)
-
-    def _running(self, asked: Callable[[Op], bool]) -> set[int]:
-        """The regions that run such an op, themselves or in a region they run."""
+        """The regions that draw, themselves or in a region they run."""
         parents: dict[int, list[int]] = {}
         for parent, children in self._children.items():
             for child in children:
                 parents.setdefault(child, []).append(parent)
         found: set[int] = set()
-        open_ids = [r.id for r in self.program.regions if any(asked(i.op) for i in r.body)]
+        open_ids = [r.id for r in self.program.regions if any(i.op.random for i in r.body)]
         while open_ids:
             region_id = open_ids.pop()
             if region_id not in found:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.cases import each
 from tests.support.one_op import Array, apply, bits, by_name, random_array
-from weft.foundation.dtypes import BOOL, FLOATS, I1, INTEGERS, SI4, SI64, UI4, UI32, UI64, DType
+from weft.foundation.dtypes import FLOATS, I1, INTEGERS, SI4, SI64, UI4, UI32, UI64, DType
 from weft.ptir.op import Op
 from weft.ptir.ops import bits as b
 
@@ -37,27 +37,8 @@ def every(dtype: DType) -> Array:
     return np.concatenate([np.array(edges, dtype.numpy), random_array(dtype, (40,))])
 
 
-def pairs(dtype: DType) -> tuple[Array, Array]:
-    x, y = np.meshgrid(every(dtype), every(dtype))
-    return x.reshape(-1), y.reshape(-1)
-
-
 def ints(array: Array) -> list[int]:
     return [int(v) for v in array]
-
-
-@each("dtype", by_name(INTEGERS | BOOL))
-@each("op", LOGIC)
-def test_logic(op: type[Op], dtype: DType) -> None:
-    x, y = pairs(dtype)
-    want = [wrap(LOGIC[op](p, q), dtype) for p, q in zip(ints(x), ints(y), strict=True)]
-    assert ints(apply(op(), x, y)) == want
-
-
-@each("dtype", by_name(INTEGERS | BOOL))
-def test_not(dtype: DType) -> None:
-    x = every(dtype)
-    assert ints(apply(b.BitwiseNot(), x)) == [wrap(~v, dtype) for v in ints(x)]
 
 
 def amounts(dtype: DType) -> list[int]:

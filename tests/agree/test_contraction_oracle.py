@@ -142,7 +142,7 @@ def dot(case: Case, accum: DType | None = None, out: DType | None = None) -> Dot
     return DotGeneral(case[2], case[3], case[4], case[5], accum, out)
 
 
-@each("dtype", by_name(NUMBERS))
+@each("dtype", [F32, BF16, SI8, CF64])
 @each("name", CASES)
 def test_every_arrangement_of_axes(dtype: DType, name: str) -> None:
     case = CASES[name]
@@ -177,7 +177,7 @@ VECTORS: Case = ((0,), (0,), (), (), (0,), (0,))
     ("dtype", "accum"),
     [(d, a) for d in by_name(INTEGERS) for a in legal_accumulators(d)],
 )
-@each("out", [None, SI4, UI8, SI16, SI32, UI64, F64])
+@each("out", [None, SI4, UI64])
 def test_integer_accumulators_wrap_and_outputs_saturate(
     dtype: DType, accum: DType, out: DType | None
 ) -> None:
@@ -220,7 +220,7 @@ FLOAT_PAIRS = [(d, a) for d in by_name(FLOATS) for a in legal_accumulators(d)]
 
 
 @each(("dtype", "accum"), FLOAT_PAIRS)
-@each("out", [None, *by_name(FLOATS), SI8, SI64])
+@each("out", [None, F64, SI8])
 def test_float_accumulators_round_where_they_say(
     dtype: DType, accum: DType, out: DType | None
 ) -> None:

@@ -122,18 +122,6 @@ def integer_pairs(dtype: DType) -> tuple[Array, Array]:
 
 
 @each("dtype", by_name(INTEGERS))
-def test_fmod_of_integers_truncates(dtype: DType) -> None:
-    x, y = integer_pairs(dtype)
-    keep = y != np.zeros((), y.dtype)
-    x, y = x[keep], y[keep]
-    want = [
-        (abs(a) % abs(b)) * (1 if a >= 0 else -1)
-        for a, b in zip(x.astype(object).tolist(), y.astype(object).tolist(), strict=True)
-    ]
-    assert [int(v) for v in apply(f.Fmod(), x, y)] == want
-
-
-@each("dtype", by_name(INTEGERS))
 def test_pow_of_integers_wraps_exactly(dtype: DType) -> None:
     x, y = integer_pairs(dtype)
     keep = y >= np.zeros((), y.dtype)

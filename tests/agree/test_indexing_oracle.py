@@ -13,13 +13,12 @@ from tests.support.one_op import Array, apply, bits, by_name, infer, random_arra
 from weft.foundation.dtypes import (
     ALL,
     BF16,
+    CF64,
     F16,
     F32,
     FLOATS,
     INDICES,
     INTEGERS,
-    NUMBERS,
-    ORDERED,
     SI4,
     SI32,
     DType,
@@ -37,6 +36,8 @@ from weft.ptir.ops.indexing import (
 from weft.ptir.types import tensor
 
 Shape = tuple[int, ...]
+FEW = [F32, SI4]
+"""One dtype of NumPy's own and one of a few bits: every dtype is in the table of conformance."""
 
 
 def small(dtype: DType, shape: Shape, seed: int = 0) -> Array:
@@ -64,7 +65,7 @@ def some_indices(rng: np.random.Generator, limit: int, shape: Shape) -> Array:
     return np.asarray(rng.integers(0, max(limit, 1), shape)).astype(dtype)
 
 
-@each("dtype", ALL)
+@each("dtype", FEW)
 @each("rows", [(4,), (3, 2), (2, 0), (5, 2, 3)])
 @each("shape", [(), (1,), (6,), (0,), (2, 3), (2, 0)])
 def test_take(dtype: DType, rows: Shape, shape: Shape) -> None:
@@ -83,7 +84,7 @@ def test_take_nothing_from_nothing() -> None:
     assert apply(Take(), x, indices).shape == (2, 0, 3)
 
 
-@each("dtype", ALL)
+@each("dtype", FEW)
 @each("shape", [(4,), (3, 2), (2, 0), (2, 3, 2)])
 def test_gather(dtype: DType, shape: Shape) -> None:
     x = random_array(dtype, shape)
@@ -168,7 +169,7 @@ def wrapped(value: Any, dtype: DType) -> Any:
     return low - (1 << dtype.bits) if dtype.is_signed and low > dtype.highest else low
 
 
-@each("dtype", by_name(NUMBERS))
+@each("dtype", [F32, BF16, SI4, CF64])
 @each("windows_at_indices", [True, False])
 def test_scatter_add(dtype: DType, windows_at_indices: bool) -> None:
     rng = np.random.default_rng(dtype.index)
@@ -232,15 +233,7 @@ def combine(fn: ScatterFn, old: Any, new: Any) -> Any:
     return max(old, new) if fn is ScatterFn.MAX else min(old, new)
 
 
-DEFINED = {
-    ScatterFn.ADD: NUMBERS,
-    ScatterFn.MAX: ORDERED,
-    ScatterFn.MIN: ORDERED,
-    ScatterFn.REPLACE: frozenset(ALL),
-}
-
-
-@each(("fn", "dtype"), [(fn, dtype) for fn in ScatterFn for dtype in by_name(DEFINED[fn])])
+@each(("fn", "dtype"), [(fn, dtype) for fn in ScatterFn for dtype in FEW])
 def test_scatter_reduce(fn: ScatterFn, dtype: DType) -> None:
     rng = np.random.default_rng(dtype.index)
     for shape in [(5,), (3, 2), (2, 0), (2, 3, 2)]:
@@ -300,7 +293,7 @@ def test_replace_keeps_nan_payloads_and_takes_the_last() -> None:
     assert out.view(np.uint32).tolist() == [0x80000000, 0xFFC12345]
 
 
-@each("dtype", ALL)
+@each("dtype", FEW)
 @each("shape", [(), (4,), (0,), (3, 5), (2, 0, 3)])
 def test_dynamic_slices(dtype: DType, shape: Shape) -> None:
     x = random_array(dtype, shape)

@@ -10,7 +10,6 @@ import numpy as np
 from tests.support.cases import each
 from tests.support.one_op import Array, apply, bits, by_name, infer, random_array
 from weft.foundation.dtypes import (
-    ALL,
     BF16,
     BOOL,
     COMPLEX,
@@ -41,6 +40,8 @@ from weft.ptir.ops.movement import (
 from weft.ptir.schema import INFER, USIZE_MAX
 from weft.ptir.types import UNKNOWN, Dim, Symbol, TensorType, shape_of, tensor
 
+FEW = [F32, SI4]
+"""One dtype of NumPy's own and one of a few bits: every dtype is in the table of conformance."""
 SHAPES = [(), (1,), (5,), (0,), (2, 3), (3, 0, 2), (2, 1, 3), (2, 3, 1, 2)]
 
 
@@ -73,7 +74,7 @@ def agree(op: Any, x: Array, expected: Array) -> None:
     assert apply(op, x).shape == expected.shape
 
 
-@each("dtype", ALL)
+@each("dtype", FEW)
 @each("shape", SHAPES)
 def test_transpose(dtype: DType, shape: tuple[int, ...]) -> None:
     x = random_array(dtype, shape)
@@ -110,7 +111,7 @@ RESHAPES: list[tuple[tuple[int, ...], list[Any], tuple[int, ...]]] = [
 ]
 
 
-@each("dtype", ALL)
+@each("dtype", FEW)
 def test_reshape(dtype: DType) -> None:
     for source, new_shape, result in RESHAPES:
         x = random_array(dtype, source)
@@ -204,7 +205,7 @@ BROADCASTS = [
 ]
 
 
-@each("dtype", ALL)
+@each("dtype", FEW)
 def test_broadcast_to(dtype: DType) -> None:
     for source, result in BROADCASTS:
         x = random_array(dtype, source)
@@ -221,7 +222,7 @@ def test_broadcast_of_dynamic_dims() -> None:
     assert infer(op, tensor("f32", ["?B", 3, 1])) == tensor("f32", ["?A", "?B", 3, "?C"])
 
 
-@each("dtype", ALL)
+@each("dtype", FEW)
 @each("shape", SHAPES)
 def test_slice(dtype: DType, shape: tuple[int, ...]) -> None:
     x = random_array(dtype, shape)
@@ -242,7 +243,7 @@ def test_slice_of_dynamic_dims() -> None:
     assert infer(Slice((5, 0), (2, 3)), tensor("f32", ["?B", 4])) == tensor("f32", [2, 3])
 
 
-@each("dtype", ALL)
+@each("dtype", FEW)
 @each("axis", [0, 1, 2, -1, -2, -3])
 def test_concat(dtype: DType, axis: int) -> None:
     parts = []
@@ -285,7 +286,7 @@ FILLS: dict[DType, Any] = {
 }
 
 
-@each("dtype", ALL)
+@each("dtype", FEW)
 @each("shape", SHAPES)
 def test_pad(dtype: DType, shape: tuple[int, ...]) -> None:
     x = random_array(dtype, shape)
@@ -346,7 +347,7 @@ def test_pad_of_dynamic_dims() -> None:
     assert dim(1, 0, 0) == dim(0, 1, 0) == dim(0, 0, 1) == (UNKNOWN,)
 
 
-@each("dtype", ALL)
+@each("dtype", FEW)
 @each("shape", SHAPES)
 def test_tile(dtype: DType, shape: tuple[int, ...]) -> None:
     x = random_array(dtype, shape)
@@ -364,20 +365,6 @@ def test_tile(dtype: DType, shape: tuple[int, ...]) -> None:
 def test_tile_of_dynamic_dims() -> None:
     kind = infer(Tile((1, 2, 0)), tensor("f32", ["?A", "?B", "?C"]))
     assert kind == tensor("f32", ["?A", UNKNOWN, 0])
-
-
-@each("dtype", by_name(INTEGERS | FLOATS | COMPLEX))
-def test_iota(dtype: DType) -> None:
-    for shape, axis in [
-        ((7,), 0),
-        ((2, 5), 1),
-        ((5, 2), 0),
-        ((2, 3, 4), 1),
-        ((0,), 0),
-        ((3, 0), 0),
-    ]:
-        expected = made(dtype, shape, lambda index, axis=axis: index[axis])  # type: ignore[misc]
-        assert bits(apply(Iota(shape, dtype, axis))) == bits(expected)
 
 
 @each("dtype", by_name(FLOATS))

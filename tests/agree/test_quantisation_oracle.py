@@ -7,27 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.cases import each
-from tests.support.one_op import Array, apply, by_name, random_array
+from tests.support.one_op import Array, apply, random_array
 from weft.foundation.dtypes import (
     BF16,
     F16,
     F32,
     F64,
-    FLOATS,
-    FP8_E4M3,
     SI4,
     SI8,
     SI16,
-    SI32,
     UI4,
     UI8,
     UI16,
     DType,
 )
-from weft.ptir.ops.quantisation import Dequantize, Quantize, Requantize
+from weft.ptir.ops.quantisation import Dequantize, Quantize
 
-QUANTISED = [SI4, UI4, SI8, UI8, SI16, UI16]
 RANGE = {
     SI4: (-8, 7),
     UI4: (0, 15),
@@ -97,19 +92,6 @@ def inputs(dtype: DType, shape: tuple[int, ...]) -> Array:
     return x
 
 
-SHAPES: list[tuple[tuple[int, ...], int | None]] = [
-    ((24,), None),
-    ((24,), 0),
-    ((3, 8), None),
-    ((3, 8), 0),
-    ((3, 8), 1),
-    ((2, 4, 3), 1),
-    ((), None),
-    ((2, 0, 3), 1),
-    ((2, 0, 3), 2),
-]
-
-
 def parameters(
     shape: tuple[int, ...], axis: int | None, scale_dtype: DType, zero_dtype: DType, seed: int = 0
 ) -> tuple[Array, Array]:
@@ -118,17 +100,6 @@ def parameters(
     scale = np.asarray(rng.choice([0.25, 0.3, 1.0, 2.0], extent)).astype(scale_dtype.numpy)
     zero = np.asarray(rng.integers(*RANGE.get(zero_dtype, (-1000, 1000)), extent, endpoint=True))
     return scale, np.asarray(zero.astype(zero_dtype.numpy))
-
-
-@each("source", by_name(FLOATS))
-@each("dtype", QUANTISED)
-@each(("shape", "axis"), SHAPES)
-def test_quantize(source: DType, dtype: DType, shape: tuple[int, ...], axis: int | None) -> None:
-    x = inputs(source, shape)
-    scale, zero = parameters(shape, axis, source, dtype)
-    op = Quantize(dtype, axis)
-    same(apply(op, x, scale, zero), loop_quantise(x, scale, zero, axis, dtype))
-    same(apply(op, x, scale), loop_quantise(x, scale, None, axis, dtype))
 
 
 def test_quantize_rounds_halves_to_even_before_the_zero_point() -> None:
@@ -164,34 +135,6 @@ def test_quantize_of_a_zero_scale_saturates() -> None:
     assert out.tolist() == [127, -128, 0]
 
 
-@each("source", [*QUANTISED, SI32])
-@each("scale_dtype", by_name(FLOATS))
-@each("output", [None, F16, BF16, F32, F64, FP8_E4M3])
-@each(("shape", "axis"), [((24,), None), ((3, 8), 0), ((2, 4, 3), 1), ((), None)])
-def test_dequantize(
-    source: DType,
-    scale_dtype: DType,
-    output: DType | None,
-    shape: tuple[int, ...],
-    axis: int | None,
-) -> None:
-    q = random_array(source, shape)
-    scale, zero = parameters(shape, axis, scale_dtype, source)
-    wanted = output or scale_dtype
-    wide = np.float64 if F64 in (scale_dtype, wanted) else np.float32
-    for given in (zero, None):
-        values = [
-            wide(int(q[i]) - (0 if given is None else int(at(given, i, axis))))
-            * wide(at(scale, i, axis))
-            for i in np.ndindex(shape)
-        ]
-        with np.errstate(all="ignore"):
-            exact = np.asarray(values, wide).astype(np.float32 if wanted is not F64 else wide)
-            want = np.asarray(exact.astype(wanted.numpy)).reshape(shape)
-        rest = () if given is None else (given,)
-        same(apply(Dequantize(axis, output), q, scale, *rest), want)
-
-
 def test_dequantize_subtracts_without_wrapping() -> None:
     q = np.asarray([-128, 127], np.int8)
     out = apply(Dequantize(None, None), q, np.asarray(1.0, np.float32), np.asarray(127, np.int8))
@@ -211,40 +154,6 @@ def test_dequantize_rounds_once() -> None:
         100 * float(fine),
         33 * float(fine),
     ]
-
-
-@each("source", [*QUANTISED, SI32])
-@each("dtype", QUANTISED)
-@each("scale_dtype", [F32, F64, F16])
-@each(
-    "case",
-    [
-        ((24,), None, None, None),
-        ((3, 8), 1, 1, 1),
-        ((3, 8), 0, 0, None),
-        ((2, 4, 3), 1, None, 1),
-        ((2, 0), 1, 1, 1),
-    ],
-)
-def test_requantize(
-    source: DType,
-    dtype: DType,
-    scale_dtype: DType,
-    case: tuple[tuple[int, ...], int | None, int | None, int | None],
-) -> None:
-    shape, axis, in_axis, out_axis = case
-    q = random_array(source, shape)
-    in_scale, in_zero = parameters(shape, in_axis, scale_dtype, source, seed=1)
-    out_scale, out_zero = parameters(shape, out_axis, scale_dtype, dtype, seed=2)
-    wide = np.float64 if scale_dtype is F64 else np.float32
-    values = []
-    for i in np.ndindex(shape):
-        steps = wide(int(q[i]) - int(at(in_zero, i, in_axis)))
-        real = wide(steps * wide(at(in_scale, i, in_axis)))
-        zero = int(at(out_zero, i, out_axis))
-        values.append(quantise_one(real, wide(at(out_scale, i, out_axis)), zero, dtype))
-    out = apply(Requantize(dtype, axis), q, in_scale, in_zero, out_scale, out_zero)
-    same(out, whole(values, dtype, shape))
 
 
 def test_views_work() -> None:

@@ -13,7 +13,6 @@ import pytest
 from tests.support.cases import each
 from tests.support.one_op import Array, apply, assert_ulp, bits, by_name, infer, random_array
 from weft.foundation.dtypes import (
-    ALL,
     BF16,
     BOOL,
     CF32,
@@ -26,8 +25,6 @@ from weft.foundation.dtypes import (
     FP8_E4M3,
     FP8_E5M2,
     INTEGERS,
-    NUMBERS,
-    ORDERED,
     SI4,
     SI8,
     SI32,
@@ -44,6 +41,8 @@ from weft.ptir.schema import USIZE_MAX
 from weft.ptir.types import UNKNOWN, tensor
 
 Shape = tuple[int, ...]
+FEW = [F32, SI4]
+"""One dtype of NumPy's own and one of a few bits: every dtype is in the table of conformance."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +141,7 @@ def patches(x: Array, axes: list[Axis], fill: Any) -> Array:
     return result
 
 
-@each("dtype", ALL)
+@each("dtype", FEW)
 def test_extract_patches(dtype: DType) -> None:
     rng = np.random.default_rng(dtype.index)
     for turn in range(25):
@@ -242,11 +241,8 @@ def whole(dtype: DType, shape: Shape, seed: int) -> Array:
     return np.asarray(values if dtype.is_complex else values.real).astype(dtype.numpy)
 
 
-DEFINED = {ReduceKind.SUM: NUMBERS, ReduceKind.MAX: ORDERED, ReduceKind.MIN: ORDERED}
-CASES = [(kind, dtype) for kind in ReduceKind for dtype in by_name(DEFINED[kind])]
-
-
-@each(("kind", "dtype"), CASES)
+@each("kind", ReduceKind)
+@each("dtype", FEW)
 def test_reduce_window(kind: ReduceKind, dtype: DType) -> None:
     rng = np.random.default_rng(dtype.index)
     for turn in range(12):

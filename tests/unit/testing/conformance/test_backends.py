@@ -23,29 +23,18 @@ from weft.driver.reference import BACKEND, ReferenceBackend, ReferenceExecutable
 from weft.ptir.interp import Observer
 from weft.ptir.ir import Program
 from weft.ptir.op import Op, all_ops
-from weft.testing.conformance import Case, Outcome, all_cases, select
+from weft.testing.conformance import Outcome, all_cases, select
 from weft.testing.conformance.table import one_of_each
 
 Array = np.ndarray[Any, Any]
 
 
-def fast_cases() -> list[Case]:
-    chosen = {case.id: case for case in [*all_cases()[::30], *one_of_each(all_cases())]}
-    return list(chosen.values())
-
-
-@pytest.mark.parametrize("share", range(4))
-def test_the_reference_passes_a_part_of_the_table(share: int) -> None:
-    results = run_all(fast_cases()[share::4], BACKEND)
-    assert len(results) > 500
-    assert [r.id for r in results if r.outcome is not Outcome.PASS or r.decomposed] == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("share", range(8))
-def test_the_reference_passes_the_whole_table(share: int) -> None:
-    results = run_all(all_cases()[share::8], BACKEND)
-    assert [(r.id, r.reason) for r in results if r.outcome is not Outcome.PASS] == []
+@pytest.mark.parametrize("share", range(16))
+def test_the_reference_passes_the_table(share: int) -> None:
+    results = run_all(all_cases()[share::16], BACKEND)
+    assert len(results) > 1500
+    wrong = [r for r in results if r.outcome is not Outcome.PASS or r.decomposed]
+    assert [(r.id, r.reason, r.decomposed) for r in wrong] == []
 
 
 @pytest.mark.parametrize("fault", MUTANTS)
@@ -54,7 +43,6 @@ def test_a_subtle_fault_is_found(fault: str) -> None:
     cases = select(pattern)
     assert cases
     assert outcomes(run_all(cases, MutantBackend("mutant", rewrite)))["fail"] > 0
-    assert outcomes(run_all(cases, BACKEND)) == {"pass": len(cases)}
 
 
 def test_a_seed_that_is_ignored_is_found() -> None:

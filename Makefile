@@ -101,8 +101,8 @@ sanitize: setup ## compute-sanitizer over a program for every GPU template; need
 check: lint types imports test ## everything that must hold before a commit
 
 # What most changes break first, of every room; what compiles or starts processes is for `make test`.
-FAST := $(addprefix tests/,arch compat reject rules text) \
-	$(addprefix tests/unit/,coarse indexbook memory plan poly poly_view tiny)
+FAST := $(addprefix tests/,arch compat reject text) \
+	$(addprefix tests/unit/,coarse indexbook memory plan poly poly_view ptir/passes tiny)
 
 check-fast: lint types imports ## for the inner loop: style, types, imports, and the 2,000 tests that compile least
 	@$(PYTEST) -m 'not slow' $(FAST)

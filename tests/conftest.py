@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +19,8 @@ import pytest
 # OpenBLAS reads it when NumPy is loaded, which is below. Its threads look for more work for 20 ms
 # after a product, and so take a processor from the tests that run beside this one.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np
 
 from tests.support import draws
 from tests.support.outcomes import OutcomeLog
@@ -64,6 +66,13 @@ def default_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs on the backend that is in force where nobody chooses one."""
     monkeypatch.delenv("WEFT_BACKEND")
     monkeypatch.setattr(IN_FORCE, "name", DEFAULT)
+
+
+@pytest.fixture
+def quiet_arithmetic() -> Iterator[None]:
+    """Overflow and NaN are what the tests of a module are about."""
+    with np.errstate(all="ignore"):
+        yield
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.agree.function_values import patterns, specials
+from tests.support.function_values import patterns, specials
 from tests.support.one_op import Array, assert_ulp, by_name, random_array
 from weft.foundation.dtypes import F32, F64, FLOATS, INTEGERS, DType
 from weft.foundation.scalar import Fn

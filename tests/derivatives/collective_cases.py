@@ -1,4 +1,4 @@
-"""Collectives on a mesh of one rank; `tests/unit/ptir/test_collectives.py` has several."""
+"""Collectives on a mesh of one rank; `tests/unit/ptir/ops/test_collective.py` has several."""
 
 from __future__ import annotations
 

@@ -532,7 +532,7 @@ def test_the_users_line_is_part_of_the_place() -> None:
 
 
 # Codes that no table can hold: of readers, of running, of ops that need no program, of the limit;
-# of several ranks, in tests/unit/ptir/test_collectives.py.
+# of several ranks, in tests/unit/ptir/ops/test_collective.py.
 ELSEWHERE = {
     "MalformedText", "MalformedJson", "MalformedBincode", "UnknownOp", "SpecVersionMismatch",
     "GatherIndexOutOfBounds", "ScatterIndexOutOfBounds", "IntegerDivideByZero", "InvalidShift",

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.unit.ops.arrays import agrees
+from tests.unit.ops.array.arrays import agrees
 from weft.foundation.errors import InternalError, UserError
 from weft.ops.recipes import captured, recorded
 from weft.ops.session import Handle

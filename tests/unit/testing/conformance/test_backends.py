@@ -19,6 +19,7 @@ from tests.unit.testing.mutants import (
     after,
     nudged,
 )
+from weft.driver.backends import get_backend
 from weft.driver.reference import BACKEND, ReferenceBackend, ReferenceExecutable
 from weft.ptir.interp import Observer
 from weft.ptir.ir import Program
@@ -35,6 +36,20 @@ def test_the_reference_passes_the_table(share: int) -> None:
     assert len(results) > 1500
     wrong = [r for r in results if r.outcome is not Outcome.PASS or r.decomposed]
     assert [(r.id, r.reason, r.decomposed) for r in wrong] == []
+
+
+def test_the_cpu_passes_a_part_of_the_table() -> None:
+    """Where the reference takes a millisecond for a case, compiling one takes thirty and more."""
+    results = run_all(all_cases()[::240], get_backend("cpu"))
+    assert len(results) > 100
+    assert [(r.id, r.reason) for r in results if r.outcome is not Outcome.PASS] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", range(16))
+def test_the_cpu_passes_the_table(share: int) -> None:
+    results = run_all(all_cases()[share::16], get_backend("cpu"))
+    assert [(r.id, r.reason) for r in results if r.outcome is not Outcome.PASS] == []
 
 
 @pytest.mark.parametrize("fault", MUTANTS)

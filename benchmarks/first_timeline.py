@@ -52,7 +52,7 @@ LOOKED_AT: Final = (
     ("weft.driver.compile", "pipeline", "loading the stages"),
     ("weft.driver.code.gpu_ahead", "Ahead.expect", "starting processes"),
     ("weft.driver.code.gpu_ahead", "Ahead.stop", "ending processes"),
-    ("weft.driver.code.gpu_ahead", "Ahead._done", "waiting for plans"),
+    ("weft.driver.code.gpu_ahead", "Ahead._do_tasks", "waiting for plans"),
     ("weft.driver.code.gpu_generator", "compile_bodies", "bodies"),
     ("weft.driver.code.gpu_reactions", "compiled", "machine code"),
     ("weft.driver.code.gpu_reactions", "_Reactions._make_again", "moved kernels made again"),
@@ -61,8 +61,8 @@ LOOKED_AT: Final = (
     ("weft.driver.code.gpu_generator", "build_artifact", "artifact"),
     ("weft.driver.code.gpu_generator", "link", "linking"),
     ("weft.runtime.cuda.program", "Program._ready", "getting ready to run"),
-    ("weft.runtime.cuda.resident", "Resident._loaded", ""),
-    ("weft.runtime.cuda.stretches", "Stretches._recorded", "recording a graph"),
+    ("weft.runtime.cuda.resident", "Resident._load_code", ""),
+    ("weft.runtime.cuda.stretches", "Stretches._record_graph", "recording a graph"),
 )
 """Functions that are timed, with what they do; those without a name only in sums."""
 LEAST: Final = 0.01

@@ -87,18 +87,18 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Load a public name from its home."""
     if name in _PACKAGES + _OPTIONAL:
-        return _loaded(f"weft.{name}")
+        return _import_whole(f"weft.{name}")
     home, attribute = _HOMES.get(name, (_OPS, name))
     if name.startswith("__") and not name.startswith("__array"):
         raise AttributeError(f"module 'weft' has no attribute {name!r}")
-    if home == _OPS and not hasattr(_loaded(_OPS), name):
-        raise _loaded(_OPS).missing(name, __dir__())
-    value = getattr(_loaded(home), attribute)
+    if home == _OPS and not hasattr(_import_whole(_OPS), name):
+        raise _import_whole(_OPS).missing(name, __dir__())
+    value = getattr(_import_whole(home), attribute)
     globals()[name] = value
     return value
 
 
-def _loaded(module: str) -> Any:
+def _import_whole(module: str) -> Any:
     """A module, whole: no process that is forked meanwhile has half of it."""
     with _no_fork:
         return importlib.import_module(module)
@@ -106,4 +106,4 @@ def _loaded(module: str) -> Any:
 
 def __dir__() -> list[str]:
     """The public names."""
-    return sorted({*__all__, *_HOMES, *_PACKAGES, *_loaded(_OPS).__all__})
+    return sorted({*__all__, *_HOMES, *_PACKAGES, *_import_whole(_OPS).__all__})

@@ -264,7 +264,7 @@ class _Version:
         arguments: list[int] = []
         steps = []
         for place, step in enumerate(artifact.steps):
-            told = self._told(step)
+            told = self._list_sentences(step)
             named = f"told_{self.number}_{place}" if told else "NULL"
             if told:
                 yield c_array("char *const", named, map(c_string, told))
@@ -275,7 +275,7 @@ class _Version:
         yield c_array("int32_t", f"arguments_{self.number}", map(str, arguments))
         yield c_array("weft_step", f"steps_{self.number}", steps, "{0, 0, 0, {0, 0, 0, 0}, NULL}")
 
-    def _told(self, step: Step) -> list[str]:
+    def _list_sentences(self, step: Step) -> list[str]:
         """The sentences of a step that may fail."""
         if isinstance(step, Enter):
             return [_name_site(step.where[0]) if step.where else step.label]

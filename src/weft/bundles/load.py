@@ -356,7 +356,7 @@ class Instance:
         if type(seed) is not int or not 0 <= seed < 1 << 64:
             raise UserError(f"seed {seed!r:.60} is not a whole number from 0 to 2^64 - 1")
         held = self._fill(inputs)
-        if self._code.results(self._inputs, self._made(), self._error):
+        if self._code.results(self._inputs, self._make_results(), self._error):
             raise _make_error(self._error)
         made = [self._room(n, entry) for n, entry in enumerate(self._bundle.results)]
         if self._code.run(self._context, self._inputs, self._results, seed, self._error):
@@ -419,7 +419,7 @@ class Instance:
             )
         return np.require(array, dtype, ["C", "A"])
 
-    def _made(self) -> Any:
+    def _make_results(self) -> Any:
         """The results, with room for their shapes alone."""
         for number, entry in enumerate(self._bundle.results):
             tensor = self._results[number]

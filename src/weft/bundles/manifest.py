@@ -70,7 +70,7 @@ class Manifest:
         for name, (_, digest) in self.files.items():
             self._check_length(name)
             if digest_of(self.folder / name) != digest:
-                raise self._changed(name, "its digest differs")
+                raise self._changed_file(name, "its digest differs")
 
     def check_library(self, machine: str) -> None:
         """The library for a kind of machine is whole: the system ends a process that loads one
@@ -85,9 +85,9 @@ class Manifest:
         except OSError as error:
             raise _damaged_bundle(self.folder, f"{name} cannot be read: {error.strerror}") from None
         if found != wanted:
-            raise self._changed(name, f"it has {found} bytes, not {wanted}")
+            raise self._changed_file(name, f"it has {found} bytes, not {wanted}")
 
-    def _changed(self, name: str, how: str) -> UserError:
+    def _changed_file(self, name: str, how: str) -> UserError:
         return _damaged_bundle(self.folder, f"{name} is not the file that was built: {how}")
 
 

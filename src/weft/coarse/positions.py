@@ -208,9 +208,9 @@ class ByteirNonZero(Composite):
         wanted = seen.counting((bound,), 0) + 1
         place = seen.searchsorted(wanted, side="left", output_dtype=SI64)
         fits = found.sum([0]).compare(bound, "less_equal")
-        return self._unravelled(guarded(place, fits), sizes, count)
+        return self._unravel_places(guarded(place, fits), sizes, count)
 
-    def _unravelled(self, place: Term, sizes: tuple[int, ...], count: int) -> Term:
+    def _unravel_places(self, place: Term, sizes: tuple[int, ...], count: int) -> Term:
         """Flat positions as one column for each axis; `count` itself stands for none."""
         if not sizes:
             return place.full(0, (*place.shape, 0), self.indices)

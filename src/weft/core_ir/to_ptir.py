@@ -93,13 +93,13 @@ class _Lowering:
     def _operation(self, position: int, op: CoreOperation) -> None:
         before = len(self.tape.body)
         self.tape.line = self.module.place(position)
-        value = self._lowered(op)
+        value = self._lower(op)
         if value.type != _result_type(op):
             raise InternalError(f"{op.summary} was lowered to {value.type}")
         self.values[op.value_id] = value
         self.origin.update((made.id, op.value_id) for made in self.tape.body[before:])
 
-    def _lowered(self, op: CoreOperation) -> Term:
+    def _lower(self, op: CoreOperation) -> Term:
         if op.result_type.size == 0 and op.opcode not in _CHECKS_INDICES:
             return self.tape.zeros(_result_type(op))
         if op.opcode in CONSTANTS:

@@ -38,13 +38,13 @@ class CudaExecutable:
         self.executable = executable
 
     @property
-    def _built(self) -> Built:
+    def _only_build(self) -> Built:
         (cluster,) = self.executable.clusters.values()
         return cluster.built
 
     @cached_property
     def _program(self) -> DeviceProgram:
-        program = self._built.program
+        program = self._only_build.program
         if not isinstance(program, DeviceProgram):
             raise InternalError("a program for a GPU was compiled for something else")
         return program
@@ -67,7 +67,7 @@ class CudaExecutable:
 
     def device_seconds(self, inputs: Sequence[DeviceTensor]) -> float | None:
         """The time of a run on the device; None where it is the host's in part."""
-        artifact = self._built.artifact
+        artifact = self._only_build.artifact
         if not can_enter(artifact):
             return None
         return seconds_alone(open_gpu(), artifact, [tensor.numpy() for tensor in inputs])

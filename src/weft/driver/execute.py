@@ -150,7 +150,7 @@ class Prepared:
         self._agreement.reach(arrays)
 
     @cached_property
-    def _held(self) -> HoldingExecutable | None:
+    def _holding_executable(self) -> HoldingExecutable | None:
         return self.executable if isinstance(self.executable, HoldingExecutable) else None
 
     def execute(
@@ -169,7 +169,7 @@ class Prepared:
             except BaseException as error:
                 note_nothing_started(error)
                 raise
-        held = self._held if holder is not None else None
+        held = self._holding_executable if holder is not None else None
         if held is None:
             return self.executable.execute(inputs, seed=seed)
         return held.execute_held(inputs, holder, data, seed=seed)
@@ -210,16 +210,16 @@ class _Recent:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._held: OrderedDict[_Key, tuple[Program, Prepared]] = OrderedDict()
+        self._holding_executable: OrderedDict[_Key, tuple[Program, Prepared]] = OrderedDict()
         self._lock = new_lock()
 
     def find(self, program: Program, backend: Backend, sizes: Mapping[str, int]) -> Prepared | None:
         key = _program_key(program, backend, sizes)
         with self._lock:
-            held = self._held.get(key)
+            held = self._holding_executable.get(key)
             if held is None:
                 return None
-            self._held.move_to_end(key)
+            self._holding_executable.move_to_end(key)
             return held[1]
 
     def keep(
@@ -228,9 +228,12 @@ class _Recent:
         if is_own(backend):
             with self._lock:
                 # Program and backend are held, so that no other object gets their identities.
-                self._held[_program_key(program, backend, sizes)] = (program, prepared)
-                while len(self._held) > self.most:
-                    self._held.popitem(last=False)
+                self._holding_executable[_program_key(program, backend, sizes)] = (
+                    program,
+                    prepared,
+                )
+                while len(self._holding_executable) > self.most:
+                    self._holding_executable.popitem(last=False)
 
 
 _Key: TypeAlias = tuple[int, int, tuple[tuple[str, int], ...]]

@@ -171,10 +171,10 @@ class Watcher:
             name = made.program.entry
             names[name] = names.get(name, 0) + 1
             number = f" {names[name]}" if names[name] > 1 else ""
-            shown.append(self._shown(f"{name}{number}", made))
+            shown.append(self._show_program(f"{name}{number}", made))
         return shown
 
-    def _shown(self, name: str, made: Prepared) -> Shown:
+    def _show_program(self, name: str, made: Prepared) -> Shown:
         executable = executable_of(made)
         assert executable is not None
         steps = self.steps.get(id(made), [])

@@ -52,17 +52,17 @@ def integer_power(base: Array, exponent: Array) -> Array:
 
 
 def shift_left(x: Array, amount: Array) -> Array:
-    inside, beyond = _cut(amount, x)
+    inside, beyond = _cut_shift(amount, x)
     return np.where(beyond, x.dtype.type(0), x << inside)
 
 
 def shift_right(x: Array, amount: Array) -> Array:
-    inside, beyond = _cut(amount, x)
+    inside, beyond = _cut_shift(amount, x)
     shifted = x >> inside
     return np.where(beyond, shifted >> x.dtype.type(1), shifted)
 
 
-def _cut(amount: Array, x: Array) -> tuple[Array, Array]:
+def _cut_shift(amount: Array, x: Array) -> tuple[Array, Array]:
     """The amounts cut to one less than the width, and where one more step is still due. 4-bit
     values come in 8 bits: there, too, everything from bit 4 on is lost or sign."""
     _reject_negative(amount, "InvalidShift", "the shift amount")

@@ -40,7 +40,7 @@ class Network:
         while True:
             level = self._levels(source)
             if level[sink] < 0:
-                return self._reaching(sink)
+                return self._nodes_reaching(sink)
             # A round looks at every edge once to find levels.
             steps -= len(self._target)
             pushed, steps = self._fill(source, sink, level, steps)
@@ -102,7 +102,7 @@ class Network:
             self._room[edge ^ 1] += amount
         return amount
 
-    def _reaching(self, sink: int) -> set[int]:
+    def _nodes_reaching(self, sink: int) -> set[int]:
         """The nodes from which the sink can still be reached."""
         # Whatever cheapest cut there is, these nodes are on the sink's side of it: so this is the
         # one with the fewest there.

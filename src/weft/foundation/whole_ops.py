@@ -120,7 +120,7 @@ class Columns:
         combine = partial(running, REDUCTIONS[self.fn], axis=1, reverse=self.reverse)
         return numeric.compute(combine, as_dtype(x.dtype), rows).reshape(-1)
 
-    def _turned(self, rows: Array) -> Array:
+    def _turn_rows(self, rows: Array) -> Array:
         return np.flip(rows, 1) if self.reverse else rows
 
 
@@ -159,7 +159,9 @@ class Totals(InParts):
         (x,) = arrays
         rows = numeric.widen(x, as_dtype(x.dtype)).reshape(self.outer, self.length, self.width)
         starts = np.arange(0, self.length, self.chunk)
-        found = REDUCTIONS[self.fn].reduceat(self._turned(rows), starts, axis=1, dtype=rows.dtype)
+        found = REDUCTIONS[self.fn].reduceat(
+            self._turn_rows(rows), starts, axis=1, dtype=rows.dtype
+        )
         return np.asarray(found).reshape(-1)
 
 

@@ -91,7 +91,7 @@ class AtomTable:
         for root in members:
             self.links[root].append(group)
         undo: list[tuple[int, int]] = []
-        if self._spread(pending, undo, seen=group):
+        if self._spread_cuts(pending, undo, seen=group):
             return True
         for root, cut in undo:
             self.cuts[root].discard(cut)
@@ -99,7 +99,7 @@ class AtomTable:
             self.links[root].pop()
         return False
 
-    def _spread(
+    def _spread_cuts(
         self, pending: list[tuple[int, int]], undo: list[tuple[int, int]], seen: Group
     ) -> bool:
         """Carry cuts along the links until nothing is new."""

@@ -128,7 +128,7 @@ class _Book:
             found.append(AxisVar(number, f"i{k}", size, kind))
         return tuple(found)
 
-    def _reduced(self, value: Value) -> tuple[int, ...]:
+    def _reduced_axes(self, value: Value) -> tuple[int, ...]:
         if not isinstance(value, Reduce):
             return ()
         axes = self.known[value.x].axes
@@ -235,7 +235,7 @@ class _Book:
                 known.axes,
                 known.domain,
                 inputs,
-                self._reduced(value),
+                self._reduced_axes(value),
                 tuple([table.atoms(node) for node in nodes[value]]),
                 not isinstance(value, Opaque),
                 known.params,

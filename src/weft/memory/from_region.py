@@ -139,7 +139,7 @@ class Assignment:
         # kernel, though no kernel reads it.
         if self.lives[base][1] > number:
             return f"{base} is read again after {kernel.name}"
-        if self._taken(number, base):
+        if self._is_taken(number, base):
             return f"the buffer of {base} is already taken over"
         # An op that is carried out whole may read its base as another operand while it overwrites
         # it.
@@ -153,7 +153,7 @@ class Assignment:
             return f"{base} and {output.tensor} are both fixed in place"
         return None
 
-    def _taken(self, number: int, name: str) -> bool:
+    def _is_taken(self, number: int, name: str) -> bool:
         return (self.module.kernels[number].name, name) in self.taken
 
     def _both_fixed(self, base: str, name: str) -> bool:
@@ -224,7 +224,7 @@ class Assignment:
         # With elements of other sizes it would lie on its neighbours.
         size = operand.dtype.storage_bytes == result.dtype.storage_bytes
         fits = size and operand.bytes == result.bytes
-        if not fits or self.lives[name][1] != number or self._taken(number, name):
+        if not fits or self.lives[name][1] != number or self._is_taken(number, name):
             return False
         # Indices depend on a parameter: every element needs it, and not only the one that it is
         # written over.
@@ -291,7 +291,7 @@ class Assignment:
         for name in self.module.tensors:
             groups.setdefault(self._root(name), []).append(name)
         homes = {root: self._home(names) for root, names in groups.items()}
-        offsets, arena_bytes = self._packed(
+        offsets, arena_bytes = self._pack_arena(
             {root: groups[root] for root, home in homes.items() if home is None}
         )
         shared = {name for share in self.shares for name in (share.first, share.second)}
@@ -307,7 +307,7 @@ class Assignment:
         copies, shares = tuple(self.copies), tuple(self.shares)
         return BufferMap(ordered, arena_bytes, copies, self.lives, shares)
 
-    def _packed(self, groups: Mapping[str, list[str]]) -> tuple[dict[str, int], int]:
+    def _pack_arena(self, groups: Mapping[str, list[str]]) -> tuple[dict[str, int], int]:
         """Offsets in the arena, and its size. The buffers of one exchange are one block."""
         blocks = {root: self._block(root, names) for root, names in groups.items()}
         inside: dict[str, tuple[str, int]] = {}

@@ -100,7 +100,7 @@ class _Call:
                 f"[pure_callback] {self.name} returns {a_type(result)}, which is not nested as "
                 "result_shape is"
             )
-        return [self._checked(x, kind) for x, kind in zip(found, self.kinds, strict=True)]
+        return [self._check_result(x, kind) for x, kind in zip(found, self.kinds, strict=True)]
 
     def arrays(self) -> list[Array]:
         """The elements of the tensors, now."""
@@ -120,7 +120,7 @@ class _Call:
             follow(session.arena, handles.pop(0).node)
         return [session.export(handle) for handle in handles]
 
-    def _checked(self, value: Any, kind: TensorType) -> Array:
+    def _check_result(self, value: Any, kind: TensorType) -> Array:
         """A result of the function; a Python number has the dtype that was said."""
         plain = isinstance(value, bool | int | float | complex)
         found = np.asarray(value, kind.dtype.numpy if plain else None)

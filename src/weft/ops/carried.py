@@ -288,7 +288,7 @@ class Watched:
 
     def changes(self, roots: list[Node]) -> Changes:
         """What is there now that was not; the values are added to the results of the program."""
-        remade = tuple(self._remade(roots))
+        remade = tuple(self._find_remade(roots))
         other = {(id(self._holders[each.module][0]), each.name) for each in remade}
         leaves = []
         for number, place in enumerate(self._places):
@@ -322,7 +322,7 @@ class Watched:
                 "StateLost",
             )
 
-    def _remade(self, roots: list[Node]) -> Iterator[_Remade]:
+    def _find_remade(self, roots: list[Node]) -> Iterator[_Remade]:
         for (number, (holder, span)), before in zip(
             self._holders.items(), self._before, strict=True
         ):

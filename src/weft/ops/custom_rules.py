@@ -73,11 +73,11 @@ class _Custom:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
             self._parameters.check(args, kwargs)
-            return self._called(args, kwargs)
+            return self._call_with_rules(args, kwargs)
         except UserError as error:
             raise explained(self.name, error, user_line()) from None
 
-    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call_with_rules(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = self._positional(args, kwargs)
         forward, backward = self._rules(given)
         if not current().is_differentiated:
@@ -107,7 +107,7 @@ class _Custom:
                 )
         return [given[number] for number in sorted(self.plain)]
 
-    def _merged(self, plain: Sequence[Any], moved: Sequence[Any]) -> list[Any]:
+    def _merge_arguments(self, plain: Sequence[Any], moved: Sequence[Any]) -> list[Any]:
         """All arguments in their places."""
         own, rest = iter(plain), iter(moved)
         count = len(plain) + len(moved)
@@ -117,7 +117,7 @@ class _Custom:
         """From arguments to results and what is kept; from that and cotangents to cotangents."""
         raise NotImplementedError
 
-    def _unruled(self, method: str) -> UserError:
+    def _missing_rule(self, method: str) -> UserError:
         return UserError(
             f"[{self.kind}] {self.name} has no rule yet; give it with {self.name}.{method}"
         )
@@ -141,11 +141,11 @@ class CustomVjp(_Custom):
     def _rules(self, given: tuple[Any, ...]) -> tuple[Forward, Backward]:
         forward, backward = self.forward, self.backward
         if forward is None or backward is None:
-            raise self._unruled("defvjp(forward, backward)")
+            raise self._missing_rule("defvjp(forward, backward)")
         plain = self._plain_values(given)
 
         def ahead(*moved: Any) -> Any:
-            result = forward(*self._merged(plain, moved))
+            result = forward(*self._merge_arguments(plain, moved))
             if not isinstance(result, tuple) or len(result) != 2:
                 raise UserError(
                     f"[custom_vjp] the forward rule of {self.name} returns {a_type(result)}; it "
@@ -176,7 +176,7 @@ class CustomJvp(_Custom):
 
         def together(*given: Any) -> Any:
             *plain, primals, tangents = given
-            result = self.function(*self._merged(plain, primals))
+            result = self.function(*self._merge_arguments(plain, primals))
             pairs = zip(rules, tangents, strict=True)
             parts = [rule(t, result, *primals) for rule, t in pairs if rule is not None]
             return result, sum(parts[1:], parts[0]) if parts else zeros_like(result)
@@ -186,11 +186,11 @@ class CustomJvp(_Custom):
     def _rules(self, given: tuple[Any, ...]) -> tuple[Forward, Backward]:
         rule = self.rule
         if rule is None:
-            raise self._unruled("defjvp(rule)")
+            raise self._missing_rule("defjvp(rule)")
         plain = self._plain_values(given)
 
         def ahead(*moved: Any) -> Any:
-            return self.function(*self._merged(plain, moved)), moved
+            return self.function(*self._merge_arguments(plain, moved)), moved
 
         def back(primals: Any, cotangent: Any) -> Any:
             leaves, structure = flatten(primals)
@@ -250,7 +250,7 @@ class _Call:
         if not inputs or not any(_are_smooth(results)):
             return unflatten(shape, results)
         back = self._way_back(traced, backward, results, kept)
-        return unflatten(shape, self._joined(results, kept, inputs, traced, back))
+        return unflatten(shape, self._join_results(results, kept, inputs, traced, back))
 
     def _check_result(self, traced: TracedFunction) -> None:
         outputs, shape = traced.trace.outputs, traced.trace.structure.children[0]
@@ -261,7 +261,7 @@ class _Call:
                     "must return tensors"
                 )
 
-    def _joined(
+    def _join_results(
         self,
         results: list[Tensor],
         kept: list[Tensor],
@@ -330,7 +330,7 @@ class _Call:
             for name, cotangent in zip(names, cotangents, strict=True):
                 leaf = next(leaves)
                 if isinstance(leaf, Tensor) and is_smooth(leaf.type):
-                    made.append(self._checked(name, leaf.type, cotangent))
+                    made.append(self._check_cotangent(name, leaf.type, cotangent))
         return made
 
     def _leaves(self, number: int, shape: Structure, given: Any) -> list[Any]:
@@ -342,7 +342,7 @@ class _Call:
                 f"{a_type(given)} for argument {number}, which is not nested as the argument is"
             ) from None
 
-    def _checked(self, name: str, kind: TensorType, cotangent: Any) -> Tensor:
+    def _check_cotangent(self, name: str, kind: TensorType, cotangent: Any) -> Tensor:
         if cotangent is None:
             return zeros(kind.shape, dtype=kind.dtype)
         if not isinstance(cotangent, Tensor) and number_kind(cotangent) is None:

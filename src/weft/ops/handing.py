@@ -247,13 +247,15 @@ class Outline:
         """What it has where its outline ends: a module, or None for a tensor."""
         self._starts: list[int] = []
         """Which tensor each of these is, or begins with."""
-        self.structure = self._outlined(structure, kinds, 0)
+        self.structure = self._outline_structure(structure, kinds, 0)
         self._modules = [n for n, piece in enumerate(self._parts) if piece is not None]
         self._others = [n for n, piece in enumerate(self._parts) if piece is None]
         own = tuple([kinds[self._starts[n]] for n in self._others])
         self._tensors = Tensors(own) if own else None
 
-    def _outlined(self, structure: Structure, kinds: tuple[TensorType, ...], at: int) -> Structure:
+    def _outline_structure(
+        self, structure: Structure, kinds: tuple[TensorType, ...], at: int
+    ) -> Structure:
         """The structure down to modules that can wait."""
         count = structure.leaf_count
         later = later_of(structure) if count else None
@@ -264,7 +266,7 @@ class Outline:
             return LEAF
         children = []
         for child in structure.children:
-            children.append(self._outlined(child, kinds, at))
+            children.append(self._outline_structure(child, kinds, at))
             at += child.leaf_count
         return Structure(structure.kind, structure.rest, tuple(children))
 

@@ -197,17 +197,17 @@ class Jitted:
         pairs = zip(ready.kinds, results, strict=True)
         made = [Tensor(Node(home, None, (), kind, None, storage)) for kind, storage in pairs]
         if ready.state:
-            rest, _ = self._split(args, kwargs)
+            rest, _ = self._take_static(args, kwargs)
             ready.state.carry(made, (rest, kwargs))
         return _wrap(traced, made)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = (args, dict(kwargs))
-        args, static = self._split(args, kwargs)
+        args, static = self._take_static(args, kwargs)
         leaves, structure = flatten((args, kwargs))
         home = self._home(leaves, structure)
         tensors = [self._leaf(leaf, index, structure, home) for index, leaf in enumerate(leaves)]
-        version = self._settled(lambda: self._version(tensors, structure, static, home))
+        version = self._settle_sizes(lambda: self._version(tensors, structure, static, home))
         version.numbers.check(leaves, self.name)
         version.calls += 1
         inputs = [tensor._node.storage for tensor in tensors]
@@ -271,7 +271,7 @@ class Jitted:
             version = self._compile(key, home)
         return version
 
-    def _settled(self, action: Callable[[], T]) -> T:
+    def _settle_sizes(self, action: Callable[[], T]) -> T:
         """What an action gives that traces the function. Where an op needs the size of a dynamic
         dim, the dim is exact from then on: each size is traced for."""
         while True:
@@ -286,7 +286,7 @@ class Jitted:
                 why = f"{error.why} ({error.where})" if error.where else error.why
                 self._exact.update(dict.fromkeys(said or left, why))
 
-    def _split(
+    def _take_static(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], tuple[tuple[str, Setting], ...]]:
         """The arguments without the static ones, which are taken out by name."""
@@ -487,7 +487,7 @@ class Jitted:
 
     def seen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
         """What the function does with these arguments, without compiling it."""
-        args, static = self._split(args, kwargs)
+        args, static = self._take_static(args, kwargs)
         leaves, structure = flatten((args, kwargs))
         home = self._home(leaves, structure)
         tensors = [self._leaf(leaf, index, structure, home) for index, leaf in enumerate(leaves)]
@@ -496,7 +496,7 @@ class Jitted:
             key = self._key(tensors, structure, static, home)
             return self.trace(key, home, Numbers())
 
-        found = self._settled(traced)
+        found = self._settle_sizes(traced)
         names, owners = self._parameters.leaf_names(structure), self._parameters.owners(structure)
         return Seen(found, self.function, (args, kwargs), tuple(tensors), names, owners)
 

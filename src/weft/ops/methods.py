@@ -26,10 +26,10 @@ class BoundFunctions:
             return partial(jitted, instance)
         found = self._made.get(id(instance))
         if found is None or found[0]() is not instance:
-            found = self._made[id(instance)] = self._bound(instance, jitted)
+            found = self._made[id(instance)] = self._bind_method(instance, jitted)
         return Method(instance, found[1])
 
-    def _bound(self, instance: Any, jitted: Any) -> tuple[ref[Any], Any]:
+    def _bind_method(self, instance: Any, jitted: Any) -> tuple[ref[Any], Any]:
         made, key = self._made, id(instance)
         try:
             weak = ref(instance, lambda _: made.pop(key, None))

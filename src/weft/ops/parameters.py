@@ -96,12 +96,12 @@ class Parameters:
         args, kwargs = structure.children
         found = []
         for position, child in enumerate(args.children):
-            found += leaf_names(child, self._called(position))
+            found += leaf_names(child, self._name_at(position))
         for name, child in _list_keywords(kwargs):
             found += leaf_names(child, name)
         return found
 
-    def _called(self, position: int) -> str:
+    def _name_at(self, position: int) -> str:
         """The name of a positional argument: `x`, or `xs[1]` of `*xs`."""
         if position < self._rest:
             return self.names[position]

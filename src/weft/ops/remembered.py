@@ -117,9 +117,9 @@ class Remembered:
             return
         self.backend = nodes[0].arena.backend if nodes else None
         self._nodes, self.kinds = nodes, tuple([node.tensor for node in nodes])
-        self.storages = [self._stored(node.storage) for node in nodes]
+        self.storages = [self._store_literal(node.storage) for node in nodes]
 
-    def _stored(self, storage: Any) -> Any:
+    def _store_literal(self, storage: Any) -> Any:
         if isinstance(storage, TensorLiteral) and self.backend is not None:
             return self.backend.store(storage.array)
         if storage is None or isinstance(storage, Donated):

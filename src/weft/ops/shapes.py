@@ -46,16 +46,18 @@ class ByShape:
         backend = self.backend
         kinds = [kind.with_shape(shape) for kind, shape in zip(self.kinds, shapes, strict=True)]
         arrays = [backend.read_storage(x, kind) for x, kind in zip(inputs, kinds, strict=True)]
-        given = self._stored(inputs, arrays, fit.filled(arrays))
+        given = self._store_changed(inputs, arrays, fit.filled(arrays))
         try:
             results = execute(compiled, [*given, *map(backend.store, fit.sizes)], seed)
         except SpecViolation:
             return execute(self.clusters.exact(shapes), inputs, seed), fit.results
         whole = zip(results, compiled.results, strict=True)
         found = [backend.read_storage(x, kind) for x, kind in whole]
-        return self._stored(results, found, fit.cut(found)), fit.results
+        return self._store_changed(results, found, fit.cut(found)), fit.results
 
-    def _stored(self, held: Sequence[Any], arrays: Sequence[Any], new: Sequence[Any]) -> list[Any]:
+    def _store_changed(
+        self, held: Sequence[Any], arrays: Sequence[Any], new: Sequence[Any]
+    ) -> list[Any]:
         """The new arrays as the backend stores them; what did not change is there already."""
         triples = zip(held, arrays, new, strict=True)
         return [x if old is made else self.backend.store(made) for x, old, made in triples]

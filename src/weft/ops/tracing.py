@@ -185,7 +185,7 @@ def _call_in_arena(
         given = fill(arguments)
         arena.names = _argument_names(function, given)
         watched = Watched(given)
-        leaves, structure = flatten(_returned(call(given)))
+        leaves, structure = flatten(_check_returned(call(given)))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         roots = [tensor._node for tensor in tensors]
         state = watched.changes(roots)
@@ -195,7 +195,7 @@ def _call_in_arena(
     return _Result(roots, outputs, structure, tuple(loose), state)
 
 
-def _returned(value: Any) -> Any:
+def _check_returned(value: Any) -> Any:
     """What a function gave, which has run to its end."""
     if isinstance(value, Generator | Coroutine):
         value.close()  # Python warns of a coroutine that nobody waits for.

@@ -228,13 +228,13 @@ class _Matrix:
 
     @property
     def set(self) -> Any:
-        return self._read(isl.Set)
+        return self._read_as(isl.Set)
 
     @property
     def map(self) -> Any:
-        return self._read(isl.Map)
+        return self._read_as(isl.Map)
 
-    def _read(self, kind: Any) -> Any:
+    def _read_as(self, kind: Any) -> Any:
         """The budget is for answers: a reader that it stops would call the text wrong."""
         most = _CONTEXT.get_max_operations()
         _CONTEXT.set_max_operations(0)

@@ -220,11 +220,11 @@ class _Builder:
                     if found is not None:
                         return found
                 axes = atom_axes(self._info(value.x), value.axes)
-                access = self._read(value.x, dim_index(self._info(value.x)), axes)
+                access = self._read_value(value.x, dim_index(self._info(value.x)), axes)
                 # Over axes of size 1 there is nothing to combine: the elements stay as they are.
                 summed = any(a.reduce for a in axes)
                 kind = BlockKind.REDUCE if summed else BlockKind.MOVEMENT
-                return self._made(value, kind, axes, (access,))
+                return self._make_block(value, kind, axes, (access,))
             case DynamicUpdate():
                 return self._update(value)
             case Gather():
@@ -232,22 +232,22 @@ class _Builder:
             case Words(state=state):
                 axes = atom_axes(self._info(value))
                 own = dim_index(self._info(value))[: value.lead]
-                words = tuple(self._read(state, (*own, constant(k)), axes) for k in range(2))
-                return self._made(value, BlockKind.EWISE, axes, words)
+                words = tuple(self._read_value(state, (*own, constant(k)), axes) for k in range(2))
+                return self._make_block(value, BlockKind.EWISE, axes, words)
             case Opaque(inputs=inputs):
                 axes = atom_axes(self._info(value))
                 accesses = tuple(self._read_stored(x) for x in inputs)
-                return self._made(value, BlockKind.OPAQUE, axes, accesses)
+                return self._make_block(value, BlockKind.OPAQUE, axes, accesses)
             case _:
                 axes = atom_axes(self._info(value))
                 own = dim_index(self._info(value))
                 if isinstance(value, Movement):
-                    access = self._read(value, own, axes, first=True)
-                    return self._made(value, BlockKind.MOVEMENT, axes, (access,))
-                accesses = tuple(self._read(x, own, axes) for x in operands(value))
-                return self._made(value, BlockKind.EWISE, axes, accesses)
+                    access = self._read_value(value, own, axes, first=True)
+                    return self._make_block(value, BlockKind.MOVEMENT, axes, (access,))
+                accesses = tuple(self._read_value(x, own, axes) for x in operands(value))
+                return self._make_block(value, BlockKind.EWISE, axes, accesses)
 
-    def _made(
+    def _make_block(
         self,
         value: Value,
         kind: BlockKind,
@@ -281,18 +281,18 @@ class _Builder:
             return None
         for reading in sides:
             self._commit(reading)
-        return replace(self._made(value, BlockKind.CONTRACTION, axes, accesses), attrs=attrs)
+        return replace(self._make_block(value, BlockKind.CONTRACTION, axes, accesses), attrs=attrs)
 
     def _gather(self, value: Gather) -> PolyBlock:
         info = self._info(value)
         axes, own = atom_axes(info), list(dim_index(info))
-        places = self._read(value.index, tuple(own), axes)
+        places = self._read_value(value.index, tuple(own), axes)
         own[value.axis] = param(SELECTED)
         reading = Reading(value.x, tuple(own), _ranges(axes))
         reading.ranges[SELECTED] = (0, info.selected - 1)
         self._down(reading)
         self._commit(reading)
-        made = self._made(value, BlockKind.EWISE, axes, (places, self._access(reading)))
+        made = self._make_block(value, BlockKind.EWISE, axes, (places, self._access(reading)))
         return replace(made, selected=info.selected)
 
     def _update(self, value: DynamicUpdate) -> PolyBlock:
@@ -306,8 +306,8 @@ class _Builder:
         write = self._access(reading).map
         self._commit_params(reading)
         base = self._read_stored(value.x).tensor
-        update = self._read(value.update, dim_index(info), axes)
-        made = self._made(value, BlockKind.UPDATE, axes, (update,))
+        update = self._read_value(value.update, dim_index(info), axes)
+        made = self._make_block(value, BlockKind.UPDATE, axes, (update,))
         return replace(made, write=write, base=base, window_of=self._atoms(value))
 
     # -- accesses --------------------------------------------------------------------------------
@@ -315,7 +315,7 @@ class _Builder:
     def _read_whole(self, value: Value) -> Access:
         """The access of a value over its own atoms."""
         info = self._info(value)
-        return self._read(value, dim_index(info), atom_axes(info))
+        return self._read_value(value, dim_index(info), atom_axes(info))
 
     def _read_stored(self, value: Value) -> Access:
         """The access of a value that has to be a tensor, over its own atoms."""
@@ -326,7 +326,7 @@ class _Builder:
             self.stored.add(value)
         return self._read_whole(value)
 
-    def _read(
+    def _read_value(
         self, value: Value, index: Index, axes: tuple[IterAxis, ...], *, first: bool = False
     ) -> Access:
         if not isinstance(value, Movement):

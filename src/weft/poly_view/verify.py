@@ -53,24 +53,24 @@ class _Verifier:
                 axes = block.axes
                 if block.kind is BlockKind.OPAQUE:
                     axes = self._own_axes(access)
-                with self._selecting(block):
-                    yield from self._placed(where, self._access(access, axes))
-            yield from self._placed(f"block {block.name}", self._block(block))
+                with self._with_selected_place(block):
+                    yield from self._findings_at(where, self._access(access, axes))
+            yield from self._findings_at(f"block {block.name}", self._block(block))
             self.shapes[block.name] = block.shape
         for p in self.scop.params:
-            yield from self._placed(f"param {p.name}", self._access(p.access, ()))
+            yield from self._findings_at(f"param {p.name}", self._access(p.access, ()))
         for name, access, axes in self.scop.outputs:
-            yield from self._placed(f"output {name}", self._access(access, axes))
+            yield from self._findings_at(f"output {name}", self._access(access, axes))
 
     @contextmanager
-    def _selecting(self, block: PolyBlock) -> Iterator[None]:
+    def _with_selected_place(self, block: PolyBlock) -> Iterator[None]:
         """While the accesses of a gather are looked at, the place it reads is a param."""
         if block.selected:
             self.params[SELECTED] = (0, block.selected - 1)
         yield
         self.params.pop(SELECTED, None)
 
-    def _placed(self, where: str, problems: Iterator[Problem]) -> Iterator[Finding]:
+    def _findings_at(self, where: str, problems: Iterator[Problem]) -> Iterator[Finding]:
         return iter([Finding(code, where, why) for code, why in problems])
 
     def _own_axes(self, access: Access) -> tuple[IterAxis, ...]:

@@ -170,14 +170,14 @@ class _Round:
         found = self.expansions.setdefault(editor.body.label, {})
         for original in editor.body.body:
             instruction = editor.resolved(original)
-            made = self._decomposed(editor, instruction)
+            made = self._decompose_op(editor, instruction)
             if made is None:
                 editor.keep(instruction)
             else:
                 found[instruction.id] = made
         return bool(found)
 
-    def _decomposed(
+    def _decompose_op(
         self, editor: Editor, instruction: Instruction
     ) -> tuple[Instruction, ...] | None:
         rule = DECOMPOSITIONS.get(type(instruction.op))

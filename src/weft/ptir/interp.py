@@ -141,7 +141,7 @@ class _Run:
         try:
             value = instruction.op.evaluate(context, *args)  # type: ignore[arg-type]
         except (SpecViolation, MemoryError) as error:
-            raise self._located(error, frame) from None
+            raise self._locate_error(error, frame) from None
         if self.observer is not None:
             self.observer(frame.body, instruction, time.perf_counter() - started)
         self._finish(frame, value)
@@ -158,7 +158,7 @@ class _Run:
             self._finish(frame, done.value)
             return None
         except (SpecViolation, MemoryError) as error:
-            raise self._located(error, frame) from None
+            raise self._locate_error(error, frame) from None
         self.region_calls += 1
         if self.region_calls > self.interpreter.bounds.loop_steps:
             place = self.program.place(frame.body, frame.steps[frame.position].instruction)
@@ -168,7 +168,7 @@ class _Run:
             )
         return self.interpreter.frame(self.program.regions_by_id[call.region], call.args)
 
-    def _located(self, error: SpecViolation | MemoryError, frame: _Frame) -> WeftError:
+    def _locate_error(self, error: SpecViolation | MemoryError, frame: _Frame) -> WeftError:
         """The error with the instruction that the frame is at."""
         place = self.program.place(frame.body, frame.steps[frame.position].instruction)
         if isinstance(error, SpecViolation):

@@ -149,7 +149,7 @@ class Sameness:
         here = split_classes([around, chosen])
         both = [self._body(self.regions[region], given, here) for region in op.regions]
         made = [split_classes([*pair, chosen]) for pair in zip(*both, strict=True)]
-        self._taken(op.regions, made)
+        self._take_results(op.regions, made)
         return made
 
     def _scan(self, op: Scan, values: list[Classes], around: Classes) -> list[Classes]:
@@ -161,7 +161,7 @@ class Sameness:
             ]
             if carries == values[:count]:
                 found = [*carries, *made[count:]]
-                self._taken(op.regions, found)
+                self._take_results(op.regions, found)
                 return found
             values[:count] = carries
 
@@ -177,7 +177,7 @@ class Sameness:
                 return [split_classes([classes, chosen]) for classes in seen]
             values, here = carries, inner
 
-    def _taken(self, regions: Iterable[int], results: list[Classes]) -> None:
+    def _take_results(self, regions: Iterable[int], results: list[Classes]) -> None:
         for region in regions:
             self.results[self.regions[region].label] = results
 

@@ -138,7 +138,7 @@ class _Specialiser:
                 self.locations[label, instruction.id] = line
 
     def _region(self, region_id: int, sizes: Sizes) -> int:
-        relevant = {name: sizes[name] for name in self._mentioned(region_id) if name in sizes}
+        relevant = {name: sizes[name] for name in self._dims_in(region_id) if name in sizes}
         key = (region_id, tuple(sorted(relevant.items())))
         if key not in self.regions:
             source = self.program.regions_by_id[region_id]
@@ -161,12 +161,12 @@ class _Specialiser:
                 f"{MAX_COPIES:,} instructions"
             )
 
-    def _mentioned(self, region_id: int) -> frozenset[str]:
+    def _dims_in(self, region_id: int) -> frozenset[str]:
         if region_id not in self.mentioned:
             region = self.program.regions_by_id[region_id]
             found = {dim.name for dim in region_symbols(region)}
             for instruction in region.body:
-                found.update(*map(self._mentioned, instruction.op.regions))
+                found.update(*map(self._dims_in, instruction.op.regions))
             self.mentioned[region_id] = frozenset(found)
         return self.mentioned[region_id]
 

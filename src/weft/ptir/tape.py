@@ -124,9 +124,9 @@ class Tape(Emitter):
     def parameter(self, kind: ValueType, value_id: int | None = None) -> Term:
         self.parameters.append(kind)
         self.parameter_ids.append(next(self._ids) if value_id is None else value_id)
-        return self._defined(kind, self.parameter_ids[-1])
+        return self._define_value(kind, self.parameter_ids[-1])
 
-    def _defined(self, kind: ValueType, value_id: int) -> Term:
+    def _define_value(self, kind: ValueType, value_id: int) -> Term:
         self.types[value_id] = kind
         self.scope.bound.update(symbols_of(kind))
         return self.term(Ref(value_id), kind)
@@ -175,7 +175,7 @@ class Tape(Emitter):
         self.body.append(made)
         if self.line:
             self.lines[value_id] = self.line
-        return self._defined(output, value_id)
+        return self._define_value(output, value_id)
 
     def tuple_of(self, terms: Sequence[Term]) -> Term:
         """Several values as one."""

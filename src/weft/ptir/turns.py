@@ -209,7 +209,7 @@ class _Walk:
     def loop(self) -> _Loop | None:
         if self.turn.turns < 2:
             return None
-        for instruction in self._asked():
+        for instruction in self._made_of_product():
             try:
                 self._instruction(instruction)
             except (NotSplit, SpecViolation):
@@ -231,7 +231,7 @@ class _Walk:
             return None
         return _Loop(self.seed, self.turn, self.parts, inside, left)
 
-    def _asked(self) -> list[Instruction]:
+    def _made_of_product(self) -> list[Instruction]:
         """What is made of the product and leads to something that reads a large tensor."""
         made = {self.seed.id, *self.after}
         large = {n for n in made if isinstance(k := self.types[n], TensorType) and self._size(k)}
@@ -422,8 +422,8 @@ class _Writing:
         self.tape.line = self.shop.line(self.source.main, loop.seed)
         region = self.shop.add_region(*body.written())
         zeros = [self.tape.zeros(loop.parts[value_id].term.tensor) for value_id in loop.sums]
-        given = [self._read(slot) for slot in body.given]
-        rows = [self._in_rows(self._read(slot), turn.pieces[slot]) for slot in body.pieces]
+        given = [self._read_slot(slot) for slot in body.given]
+        rows = [self._in_rows(self._read_slot(slot), turn.pieces[slot]) for slot in body.pieces]
         op = Scan(region.id, len(zeros) + len(given), len(loop.stacked))
         made = elements(self.tape.append(op, [*zeros, *given, *rows]))
         for value_id, total in zip(loop.sums, made, strict=False):
@@ -439,7 +439,7 @@ class _Writing:
         assert isinstance(kind, TensorType)
         return kind
 
-    def _read(self, slot: Slot) -> Term:
+    def _read_slot(self, slot: Slot) -> Term:
         return self.environment[slot_operand(slot)]
 
     def _in_rows(self, whole: Term, piece: Term) -> Term:
@@ -460,13 +460,13 @@ class _Body:
                 needed.update(instruction.uses)
                 self.body.append(instruction)
         self.body.reverse()
-        self.given = self._used(loop.turn.given, needed)
-        self.pieces = self._used(loop.turn.pieces, needed)
+        self.given = self._used_slots(loop.turn.given, needed)
+        self.pieces = self._used_slots(loop.turn.pieces, needed)
 
     def _id(self, value_id: int) -> int:
         return _value_id(self.loop.turn.tape, self.loop.parts[value_id].term)
 
-    def _used(self, terms: Mapping[Slot, Term], needed: set[int]) -> list[Slot]:
+    def _used_slots(self, terms: Mapping[Slot, Term], needed: set[int]) -> list[Slot]:
         tape = self.loop.turn.tape
         return [slot for slot, term in terms.items() if _value_id(tape, term) in needed]
 

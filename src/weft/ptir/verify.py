@@ -260,10 +260,10 @@ class _Verifier:
         if isinstance(body, Function):
             for hint in body.hints:
                 where = partial("hint {} in {}".format, hint.id, body.label)
-                yield from _caught(partial(check_hint, hint, body), where)
+                yield from _catch_findings(partial(check_hint, hint, body), where)
 
     def _type(self, kind: ValueType, value_id: int, where: Callable[[], str]) -> Iterator[Finding]:
-        for finding in _caught(partial(check_type, kind), where):
+        for finding in _catch_findings(partial(check_type, kind), where):
             self.unusable.add(value_id)
             yield finding
 
@@ -293,7 +293,7 @@ class _Verifier:
         yield from _id_findings(instruction.id, types, where)
         yield from self._type(instruction.output, instruction.id, where)
         if not self.unusable or self.unusable.isdisjoint((instruction.id, *instruction.uses)):
-            yield from _caught(partial(check_instruction, instruction, types, scope), where)
+            yield from _catch_findings(partial(check_instruction, instruction, types, scope), where)
 
     def _results(self, body: Body, types: dict[int, ValueType]) -> Iterator[Finding]:
         if len(body.result_ids) != len(body.results):
@@ -412,7 +412,7 @@ def _id_findings(
         yield Finding("InvalidAttributeValue", where(), f"the id {value_id} is not a 32-bit number")
 
 
-def _caught(check: Callable[[], None], where: Callable[[], str]) -> Iterator[Finding]:
+def _catch_findings(check: Callable[[], None], where: Callable[[], str]) -> Iterator[Finding]:
     try:
         check()
     except SpecViolation as error:

@@ -79,11 +79,11 @@ class _Order:
     def kernels(self) -> list[Kernel]:
         left = list(self.module.kernels)
         while left:
-            now, left = self._split(left)
+            now, left = self._split_ready(left)
             self._round(now)
         return self.done
 
-    def _split(self, kernels: list[Kernel]) -> tuple[list[Kernel], list[Kernel]]:
+    def _split_ready(self, kernels: list[Kernel]) -> tuple[list[Kernel], list[Kernel]]:
         """What needs no exchange among these kernels, exchanges too, and what does."""
         away = {name for kernel in kernels if self._key(kernel) for name in _made_tensors(kernel)}
         now, left = [], []

@@ -147,7 +147,7 @@ class Playback:
         for let in body:
             self.dtypes[let.name] = let.dtype
             if let.name not in self.unbuilt:
-                self.values[let.name] = self._spread(let, self._evaluate(let))
+                self.values[let.name] = self._spread_over_axes(let, self._evaluate(let))
 
     def shape(self, axes: Iterable[str]) -> tuple[int, ...]:
         """The extents of a value over `axes`: where an axis stands at one point, 1."""
@@ -156,13 +156,13 @@ class Playback:
             self.grid[axis.name].size if axis.name in held else 1 for axis in self.kernel.axes
         )
 
-    def _spread(self, let: Let, array: Array) -> Array:
+    def _spread_over_axes(self, let: Let, array: Array) -> Array:
         return np.broadcast_to(np.asarray(array, let.dtype.numpy), self.shape(let.axes))
 
     def _evaluate(self, let: Let) -> Array:
         match let.expr:
             case Read():
-                return self._read(let.expr, let.dtype)
+                return self._play_read(let.expr, let.dtype)
             case Const(value=value):
                 return self._scalar(value, let.dtype)
             case AxisIndex(expr=expr):
@@ -199,7 +199,7 @@ class Playback:
     def _scalar(self, value: Scalar, dtype: DType) -> Array:
         return np.asarray(np.asarray(value).astype(dtype.numpy)).reshape((1,) * len(self.place))
 
-    def _read(self, read: Read, dtype: DType) -> Array:
+    def _play_read(self, read: Read, dtype: DType) -> Array:
         source = self.arrays[read.tensor]
         env = {**self.grid, **{p.param: self.values[p.value] for p in read.places}}
         inside = self._inside(read, env)

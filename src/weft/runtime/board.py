@@ -63,16 +63,16 @@ class Board:
         """Why this process fails, in one sentence."""
         # One write to a file that is appended to: sentences of ranks that fail at the same time do
         # not get mixed.
-        with self._told.open("ab", buffering=0) as file:
+        with self._path_of_news.open("ab", buffering=0) as file:
             file.write(" ".join(sentence.split()).encode() + b"\n")
 
     def told(self) -> list[str]:
         """The sentences of all that failed, in the order in which they came."""
-        found = self._told.read_bytes() if self._told.exists() else b""
+        found = self._path_of_news.read_bytes() if self._path_of_news.exists() else b""
         return found.decode(errors="replace").splitlines()
 
     @property
-    def _told(self) -> Path:
+    def _path_of_news(self) -> Path:
         return self.path.with_name(f"{self.path.name}.told")
 
     def _line(self, rank: int) -> tuple[str, str]:

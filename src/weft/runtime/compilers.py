@@ -166,7 +166,7 @@ class Workers:
                 # shortest, and so is never the one that all wait for.
                 number = self._least(left)
                 if number is None:
-                    number = self._lost(left)
+                    number = self._wait_for_answer(left)
                 if number is not None and number not in self.made:
                     self.made[number] = own(number)
 
@@ -219,7 +219,7 @@ class Workers:
                         self._unanswered.add(number)
                     self._answered.notify_all()
 
-    def _lost(self, numbers: Collection[int]) -> int | None:
+    def _wait_for_answer(self, numbers: Collection[int]) -> int | None:
         """Wait until something was made of one of some messages; the number of one of which no
         process can make anything."""
         with self._answered:

@@ -502,7 +502,7 @@ class Program:
         carry_out = workspace.call.execute
         long = self._long and (turns < 0 or position in self._long)
         if long and threading.current_thread() is threading.main_thread():
-            carry_out = partial(self._watched, workspace)
+            carry_out = partial(self._call_watched, workspace)
         found = carry_out(threads, position, turns)
         if found < native.STOPPED:
             step = self.artifact.steps[-2 - found]
@@ -513,7 +513,7 @@ class Program:
             )
         return found
 
-    def _watched(self, workspace: _Workspace, *how: int) -> int:
+    def _call_watched(self, workspace: _Workspace, *how: int) -> int:
         """A native call with long kernels. After Ctrl-C the kernels are told to stop; those that
         update something in place only by a second one."""
 

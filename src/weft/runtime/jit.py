@@ -89,7 +89,7 @@ def fault_of(text: str, symbol: str) -> str | None:
 def compile_object(text: str, cpu: tuple[str, str, str] | None = None, level: int = 3) -> bytes:
     """The object code of a module, optimised for a processor (this one unless told)."""
     with no_fork, _LOCK:
-        machine, module = _optimised(text, cpu or host_cpu(), level)
+        machine, module = _optimise_module(text, cpu or host_cpu(), level)
         code: bytes = machine.emit_object(module)
     return code
 
@@ -97,12 +97,12 @@ def compile_object(text: str, cpu: tuple[str, str, str] | None = None, level: in
 def assembly(text: str, cpu: tuple[str, str, str] | None = None, level: int = 3) -> str:
     """The same machine code, to be read."""
     with no_fork, _LOCK:
-        machine, module = _optimised(text, cpu or host_cpu(), level)
+        machine, module = _optimise_module(text, cpu or host_cpu(), level)
         code: str = machine.emit_assembly(module)
     return code
 
 
-def _optimised(text: str, cpu: tuple[str, str, str], level: int) -> tuple[Any, Any]:
+def _optimise_module(text: str, cpu: tuple[str, str, str], level: int) -> tuple[Any, Any]:
     """LLVM's machine for a processor, and the module after its passes."""
     passes = _passes(cpu, level)
     try:

@@ -180,7 +180,7 @@ class MpiRank(World):
             self._groups[members] = found
         return found
 
-    def _agreed(self, meeting: Meeting) -> Any:
+    def _agree_on_meeting(self, meeting: Meeting) -> Any:
         """The communicator of a meeting to which all members have come; nothing else is under
         way."""
         # MPI wants all collectives of a communicator in one order on all members: what was begun
@@ -188,14 +188,14 @@ class MpiRank(World):
         while self._begun:
             self._begun[-1].wait()
         self.board.write(self.rank, f"is at {meeting}")
-        agreeing = self._agreeing(meeting)
+        agreeing = self._agree_stepwise(meeting)
         try:
             while True:
                 self._wait(next(agreeing), meeting)
         except StopIteration as over:
             return over.value
 
-    def _agreeing(self, meeting: Meeting, how: str = "") -> Steps[Any]:
+    def _agree_stepwise(self, meeting: Meeting, how: str = "") -> Steps[Any]:
         """The communicator of a meeting, once all members have come to it, in the same way."""
         comm = self._group(meeting.members)
         # Sixteen bytes, whatever the name: the word that goes before an exchange stays as cheap as
@@ -236,14 +236,14 @@ class MpiRank(World):
                 # A rank that ended has done its part of what was under way, which arrives.
                 # Twice in a row, a second apart: a rank writes that it has ended right after its
                 # last exchange, whose bytes may still be on the way.
-                if gone and (ended := self._ended(meeting)) is not None:
+                if gone and (ended := self._find_ended(meeting)) is not None:
                     raise RankFailed(f"rank {self.rank} is at {meeting}, and rank {ended} {ENDED}")
-                gone = waited if self._ended(meeting) is not None else 0.0
+                gone = waited if self._find_ended(meeting) is not None else 0.0
             if waited > _SPIN:
                 # Exchanges go on only while somebody asks: the longer it takes, the less often.
                 time.sleep(0 if waited < _BUSY else 2e-4)
 
-    def _ended(self, meeting: Meeting) -> int | None:
+    def _find_ended(self, meeting: Meeting) -> int | None:
         """A member whose program is over."""
         return next((m for m in meeting.members if self.board.read(m) == ENDED), None)
 
@@ -286,7 +286,7 @@ class MpiRank(World):
     # -- exchanges -------------------------------------------------------------------------------
 
     def meet(self, meeting: Meeting, array: Array) -> list[Array]:
-        comm = self._agreed(meeting)
+        comm = self._agree_on_meeting(meeting)
         mine = np.asarray(array, order="C")
         found = np.empty((len(meeting.members), *mine.shape), mine.dtype)
         self._wait(comm.Iallgather(_as_bytes(mine), _as_bytes(found)), meeting)
@@ -308,7 +308,7 @@ class MpiRank(World):
         if at_once:
             self._reduce(meeting, parts, results, fn)
             return Begun()
-        made = _Exchange(self, meeting, self._reducing(meeting, parts, results, fn))
+        made = _Exchange(self, meeting, self._reduce_stepwise(meeting, parts, results, fn))
         self.board.write(self.rank, f"has begun {meeting}")
         with self._turn:
             self._begun.append(made)
@@ -319,18 +319,18 @@ class MpiRank(World):
         self, meeting: Meeting, parts: Sequence[Array], results: Sequence[Array], fn: str
     ) -> None:
         """Reduce some arrays into others, with nothing else under way."""
-        comm = self._agreed(meeting)
+        comm = self._agree_on_meeting(meeting)
         row = Row(parts, results)
         sent, op = self.mpi.IN_PLACE if row.sent is None else row.sent, self._op(parts[0], fn)
         self._at_once(lambda: comm.Allreduce(sent, row.elements, op), meeting)
         row.hand_out()
         self._over(meeting, None)
 
-    def _reducing(
+    def _reduce_stepwise(
         self, meeting: Meeting, parts: Sequence[Array], results: Sequence[Array], fn: str
     ) -> Steps[None]:
         """The same, while kernels run."""
-        comm = yield from self._agreeing(meeting, " begun")
+        comm = yield from self._agree_stepwise(meeting, " begun")
         row = Row(parts, results)
         sent, op = self.mpi.IN_PLACE if row.sent is None else row.sent, self._op(parts[0], fn)
         yield comm.Iallreduce(sent, row.elements, op)
@@ -346,7 +346,7 @@ class MpiRank(World):
             return wanted.over
 
     def reduce_scatter(self, meeting: Meeting, array: Array, axis: int, fn: str) -> Array:
-        comm = self._agreed(meeting)
+        comm = self._agree_on_meeting(meeting)
         parts = np.split(array, len(meeting.members), axis)
         sent = np.stack([_combinable(part) for part in parts])
         got = np.empty_like(sent[0])
@@ -355,14 +355,14 @@ class MpiRank(World):
         return self._over(meeting, _as_before(got, parts[0]))
 
     def all_to_all(self, meeting: Meeting, array: Array, axis: int) -> list[Array]:
-        comm = self._agreed(meeting)
+        comm = self._agree_on_meeting(meeting)
         sent = np.stack(np.split(array, len(meeting.members), axis))
         got = np.empty_like(sent)
         self._wait(comm.Ialltoall(_as_bytes(sent), _as_bytes(got)), meeting)
         return self._over(meeting, list(got))
 
     def permute(self, meeting: Meeting, array: Array, source: int, target: int) -> Array:
-        comm = self._agreed(meeting)
+        comm = self._agree_on_meeting(meeting)
         sent, got = np.ascontiguousarray(array), np.zeros_like(array, order="C")
         requests = []
         if source >= 0:
@@ -374,7 +374,7 @@ class MpiRank(World):
         return self._over(meeting, got)
 
     def broadcast(self, meeting: Meeting, array: Array) -> Array:
-        comm = self._agreed(meeting)
+        comm = self._agree_on_meeting(meeting)
         got = np.array(array, order="C")
         self._wait(comm.Ibcast(_as_bytes(got), 0), meeting)
         return self._over(meeting, got)

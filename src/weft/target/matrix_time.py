@@ -331,14 +331,14 @@ class _Time:
         self.store = self._store()
         shallow = stages_for(form, target) <= _SHALLOW
         self.tile = self.steps * self._step() * (1 + pace.late if shallow else 1.0)
-        self.added = self._added()
+        self.added = self._added_cycles()
 
     @property
     def total(self) -> float:
         # The last wave asks the cache for as many tiles as it has, and takes as long as one of
         # them.
         full, tail = divmod(self.tiles, self.units)
-        tile, asked = self.tile + self.added, self._asked() / self.tiles
+        tile, asked = self.tile + self.added, self._cache_cycles() / self.tiles
         waves = full * _overlap_two(tile, asked * self.units, _SHARP)
         if tail:
             waves += _overlap_two(tile, asked * tail, _SHARP)
@@ -358,7 +358,7 @@ class _Time:
         copied = LINE * (rows.first * rows.worst + columns.first * columns.worst) / self.pace.unit
         return _overlap_two(gap + _overlap_two(multiplied, shared, _SHARP), copied, _SHARP)
 
-    def _asked(self) -> float:
+    def _cache_cycles(self) -> float:
         """What all tiles ask the second-level cache for, in cycles: rows inside the operands and
         beyond them, and results but for those of the last wave."""
         rows, columns = self.rows, self.columns
@@ -385,11 +385,11 @@ class _Time:
         stored = _overlap_two(self.panels * self.pace.panel, rows, _SOFT)
         return stored + self.pace.turn if self.form.swap else stored
 
-    def _added(self) -> float:
+    def _added_cycles(self) -> float:
         """What a tile that is not a unit's only one takes beside its steps."""
-        return self._stored() + (self.pace.following if self.tiles > self.units else 0.0)
+        return self._store_cycles() + (self.pace.following if self.tiles > self.units else 0.0)
 
-    def _stored(self) -> float:
+    def _store_cycles(self) -> float:
         """What storing a result adds to the time of a tile that is not the last."""
         store = self.store + self.work
         if self.form.roles == "pingpong":

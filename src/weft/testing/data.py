@@ -69,14 +69,14 @@ class DataSource:
         low, high = math.ceil(facts.low / step), math.floor(facts.high / step)
         values = self.integers(shape, low, high).astype(np.float64) * step
         if facts.special:
-            values = self._sprinkled(values, dtype, zeros=facts.low <= 0 <= facts.high)
+            values = self._sprinkle_extremes(values, dtype, zeros=facts.low <= 0 <= facts.high)
         return (
             np.asarray(values)
             .astype(np.float32 if dtype.bits < 32 else dtype.numpy)
             .astype(dtype.numpy)
         )
 
-    def _sprinkled(self, values: Array, dtype: DType, *, zeros: bool) -> Array:
+    def _sprinkle_extremes(self, values: Array, dtype: DType, *, zeros: bool) -> Array:
         """About one element in six becomes NaN, an infinity, or (where it is in range) -0."""
         kinds = [math.nan] if dtype is FP8_E4M3 else [math.nan, math.inf, -math.inf]
         kinds += [-0.0] if zeros else []

@@ -214,12 +214,12 @@ class Draft:
             return kind
         static = op.with_dims(lambda dim: substitute_dims([dim], self.symbols.sizes)[0])
         kinds = [item.type.with_shape(item.sizes) for item in operands]
-        return self._named(kind, static.result_type(kinds, BodyScope({}, set())))
+        return self._name_dims(kind, static.result_type(kinds, BodyScope({}, set())))
 
-    def _named(self, kind: ValueType, actual: ValueType) -> ValueType:
+    def _name_dims(self, kind: ValueType, actual: ValueType) -> ValueType:
         if isinstance(kind, TupleType) and isinstance(actual, TupleType):
             pairs = zip(kind.elements, actual.elements, strict=True)
-            return TupleType(tuple(self._named(a, b) for a, b in pairs))
+            return TupleType(tuple(self._name_dims(a, b) for a, b in pairs))
         if isinstance(kind, TensorType) and isinstance(actual, TensorType):
             dims = zip(kind.shape, actual.static_shape, strict=True)
             return kind.with_shape(

@@ -103,9 +103,9 @@ class Generator:
 
     def dtype(self, dtypes: Iterable[DType]) -> DType:
         """One of the dtypes, mostly one that the program prefers."""
-        return self.choices.choose(self._preferred(self.dtypes(dtypes)))
+        return self.choices.choose(self._prefer_common(self.dtypes(dtypes)))
 
-    def _preferred(self, dtypes: list[DType]) -> list[DType]:
+    def _prefer_common(self, dtypes: list[DType]) -> list[DType]:
         common = [dtype for dtype in dtypes if dtype in self.setting.dtypes]
         return common if common and self.choices.chance(0.85) else dtypes
 
@@ -177,7 +177,7 @@ class Generator:
         ok: Test | None = None, shape: Shaper | None = None,
     ) -> Item:  # fmt: skip
         """A value of one of the dtypes that passes `ok`; a new one has a shape from `shape`."""
-        allowed = self._preferred(self.dtypes(dtypes))
+        allowed = self._prefer_common(self.dtypes(dtypes))
         found = [i for i in self.draft.candidates if i.dtype in allowed and (ok is None or ok(i))]
         if found and self.choices.chance(0.85):
             good = [item for item in found if want.accepts(item.facts)]

@@ -102,7 +102,7 @@ class _Disturbed(Op):
     def evaluate(self, ctx: EvalContext, *args: Array) -> Value:
         value = self.inner.evaluate(ctx, *args)
         with np.errstate(all="ignore"):
-            return self._moved(value, self._precise(ctx, args), ctx.output)
+            return self._disturb_value(value, self._precise(ctx, args), ctx.output)
 
     def _precise(self, ctx: EvalContext, args: Sequence[Array]) -> Value | None:
         """The result on the same operands in f64; None where the op has no such form."""
@@ -111,11 +111,11 @@ class _Disturbed(Op):
         wide = EvalContext(widen_type(ctx.output), ctx.seed, ctx.execution)
         return widen_op(self.inner).evaluate(wide, *widen_arrays(args))
 
-    def _moved(self, value: Value, precise: Value | None, kind: ValueType) -> Value:
+    def _disturb_value(self, value: Value, precise: Value | None, kind: ValueType) -> Value:
         if isinstance(kind, TupleType):
             parts = precise if isinstance(precise, tuple) else (None,) * len(value)
             triples = zip(value, parts, kind.elements, strict=True)
-            return tuple(self._moved(v, p, k) for v, p, k in triples)
+            return tuple(self._disturb_value(v, p, k) for v, p, k in triples)
         if isinstance(value, tuple) or isinstance(precise, tuple):
             raise TypeError(f"{self.mnemonic} made a tuple, not {kind}")
         if not (kind.dtype.is_float or kind.dtype.is_complex) or not value.size:

@@ -158,7 +158,7 @@ class _Widening:
 
     def _as_it_is(self, instruction: Instruction, operands: Sequence[Operand]) -> None:
         narrow = [
-            self._narrowed(wide, operand_type(operand, self._types))
+            self._narrow_operand(wide, operand_type(operand, self._types))
             for wide, operand in zip(operands, instruction.operands, strict=True)
         ]
         self._make_wide(instruction.id, instruction.op, narrow, instruction.output)
@@ -169,7 +169,7 @@ class _Widening:
         op = instruction.op
         names = (name.strip("?") for name in op.operands)
         given = [
-            self._narrowed(wide, operand_type(own, self._types)) if name in narrow else wide
+            self._narrow_operand(wide, operand_type(own, self._types)) if name in narrow else wide
             for wide, own, name in zip(operands, instruction.operands, names, strict=False)
         ]
         kept = {name: getattr(op, name) for name in op.all_attributes() if name in narrow}
@@ -186,7 +186,7 @@ class _Widening:
         else:
             self._make(value, Cast(F64), (self._add(op, operands, output),), wide)
 
-    def _narrowed(self, operand: Operand, kind: ValueType) -> Operand:
+    def _narrow_operand(self, operand: Operand, kind: ValueType) -> Operand:
         """A widened operand in its own dtype again; it holds nothing that this would round."""
         if not isinstance(kind, TensorType) or widen_type(kind) == kind:
             return operand

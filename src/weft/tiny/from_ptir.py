@@ -106,9 +106,9 @@ class _Lowering:
         held = stored_type(kind)
         made = Input(f"in{len(self.inputs)}", held.dtype, held.shape)
         self.inputs.append(made)
-        return self._split(made) if kind.dtype.is_complex else made
+        return self._split_pair(made) if kind.dtype.is_complex else made
 
-    def _split(self, value: Value) -> Pair:
+    def _split_pair(self, value: Value) -> Pair:
         """The pair that a value holds."""
         pair = pair_from_axis(value)
         self.stored[pair] = value
@@ -145,7 +145,7 @@ class _Lowering:
             return _in_one_piece(op, plain, output)
         if isinstance(row, str):
             return None
-        return row(op, [self._run(), *plain] if op.random else plain, output)
+        return row(op, [self._run_input(), *plain] if op.random else plain, output)
 
     def _whole(self, instruction: Instruction, args: Sequence[Value | Pair]) -> Whole:
         op, output = instruction.op, instruction.output
@@ -159,10 +159,10 @@ class _Lowering:
             result = Opaque(
                 op, inputs, number, held.dtype, held.shape, base, pairs=pairs, site=site
             )
-            found.append(self._split(result) if kind.dtype.is_complex else result)
+            found.append(self._split_pair(result) if kind.dtype.is_complex else result)
         return _nest_results(output, found)
 
-    def _run(self) -> Value:
+    def _run_input(self) -> Value:
         """What random numbers depend on besides their stream: the seed of the run, and how often
         it has been in this body before, in the upper half of the second number."""
         made = Input(RUN, SI64, (2,))
@@ -199,7 +199,7 @@ class _Lowering:
         name = f"const{len(self.constants)}"
         self.constants[name] = numeric.as_pairs(value.array)
         made = Input(name, held.dtype, held.shape)
-        return self._split(made) if kind.dtype.is_complex else made
+        return self._split_pair(made) if kind.dtype.is_complex else made
 
     def _note(self, result: Whole, value_id: int) -> None:
         """Every node that this instruction brought into the graph has it as its origin."""

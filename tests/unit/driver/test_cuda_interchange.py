@@ -162,7 +162,7 @@ def test_what_a_failed_call_was_given_can_be_read_only_where_nothing_was_started
     x = (weft.tensor(np.arange(4, dtype=np.float32)).to("cuda") * 2.0).eval()
     with monkeypatch.context() as patch:
         if fails == "at its first graph":
-            patch.setattr(Stretches, "_recorded", failing)
+            patch.setattr(Stretches, "_record_graph", failing)
         elif fails == "for want of memory":
             patch.setattr(DeviceProgram, "_result", failing)
         with pytest.raises((KeyboardInterrupt, MemoryError)):

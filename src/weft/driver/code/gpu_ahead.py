@@ -96,11 +96,11 @@ class Ahead:
                 )
                 for key in order
             )
-            return self._done(tasks, built)
+            return self._do_tasks(tasks, built)
 
         return choose
 
-    def _done(self, tasks: Iterable[gpu_tasks.Task], built: Built) -> dict[str, Choice]:
+    def _do_tasks(self, tasks: Iterable[gpu_tasks.Task], built: Built) -> dict[str, Choice]:
         """What is chosen in tasks, the most urgent first, by the keys of plans. Their texts go on
         to be compiled."""
         asked = {

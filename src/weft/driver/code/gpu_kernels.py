@@ -231,7 +231,7 @@ class Lowering:
         used = set(self._symbols.values())
         self._makers = {symbol: how for symbol, how in self._makers.items() if symbol in used}
 
-    def _launched(self) -> Iterator[str]:
+    def _launch_order(self) -> Iterator[str]:
         """The dialect kernels in the order in which they are launched."""
         counts = Counter[str]()
         for symbol in self._symbols.values():
@@ -252,7 +252,7 @@ class Lowering:
         """The kernels, which start while those before them end. What comes first anywhere and last
         anywhere, as the only kernel of a program does, has nobody to wait for or to admit; kernels
         that are part of a program have others before and behind them."""
-        symbols = list(self._launched())
+        symbols = list(self._launch_order())
         behind, ahead = set(symbols[1:]), set(symbols[:-1])
         made: dict[str, tuple[ir.Kernel, tuple[int, ...]]] = {}
         # Those that are to be made, the products among them, take the compiler longest: they come

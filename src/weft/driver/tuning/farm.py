@@ -98,7 +98,7 @@ def _workers(executor: Executor, notes: list[str]) -> Races:
                     asked[executor.submit(measured_by_worker, _task(kernels, target))] = kernels
                 except RuntimeError as error:
                     left.append(kernels)
-                    notes.append(_lost(kernels, error))
+                    notes.append(_say_worker_failed(kernels, error))
             for future in as_completed(asked):
                 found = _answer(future, asked[future], notes)
                 if found is None:
@@ -123,11 +123,11 @@ def _answer(future: Future[str], kernels: KernelClass, notes: list[str]) -> list
             return [(place, None if m is None else Measurement(*m)) for place, m in lines]
         notes.append(f"{kernels.kernel.name} is measured here: {found['refused']}")
     except Exception as error:  # whatever happened to the worker, the kernel is not lost
-        notes.append(_lost(kernels, error))
+        notes.append(_say_worker_failed(kernels, error))
     return None
 
 
-def _lost(kernels: KernelClass, error: Exception) -> str:
+def _say_worker_failed(kernels: KernelClass, error: Exception) -> str:
     why = f"{type(error).__name__}: {error}".splitlines()[0]
     return f"{kernels.kernel.name} is measured here: its worker failed, {why}"
 

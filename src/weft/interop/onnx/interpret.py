@@ -83,12 +83,12 @@ class Interpreter:
                 with inside_layer(node.label):
                     made = self.apply(node, scope)
             except WeftError as error:
-                raise self._told(error, node) from None
+                raise self._add_node(error, node) from None
             except _MISFITS as error:
-                raise self._told(_misfit(error), node) from error
+                raise self._add_node(_misfit(error), node) from error
             except MemoryError:
                 short = ResourceExceeded("it needs more memory than there is")
-                raise self._told(short, node) from None
+                raise self._add_node(short, node) from None
             for name, value in zip(node.outputs, made, strict=False):
                 if name:
                     scope.values[name] = value
@@ -96,7 +96,7 @@ class Interpreter:
                 scope.values.pop(name, None)
         return [scope[name] if name else None for name in graph.outputs]
 
-    def _told(self, error: WeftError, node: Node) -> WeftError:
+    def _add_node(self, error: WeftError, node: Node) -> WeftError:
         """The error with the node; those of ONNX's own descriptions are not in the file."""
         return error if self.described else _name_node(error, node)
 

@@ -85,7 +85,9 @@ class Model(Module):
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The outputs by name, for inputs by position or by name. An initialiser that is an input
         too may be given by name, in the place of its own value."""
-        given = {name: _take_argument(value) for name, value in self._bound(args, kwargs).items()}
+        given = {
+            name: _take_argument(value) for name, value in self._bind_inputs(args, kwargs).items()
+        }
         for each in self.network.graph.inputs:
             if each.name in given:
                 check_type(each, given[each.name])
@@ -93,7 +95,7 @@ class Model(Module):
         made = Interpreter(self.network.functions).run(self.network.graph, held)
         return dict(zip(self.outputs, map(_result_tensors, made), strict=True))
 
-    def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def _bind_inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         names = self.inputs
         if len(args) > len(names):
             raise UserError(f"{len(args)} inputs are given, and the model takes {len(names)}")

@@ -91,14 +91,14 @@ class Rule:
         given = [each for each in operands if each is not None]
         known = bool(given) and all(map(is_array, given))
         if not known or sum(each.size for each in given) > FOLDED:
-            return _as_tuple(self.function(call, *self._taken(call, operands)))
+            return _as_tuple(self.function(call, *self._take_operands(call, operands)))
         with graph(backend="reference"):
-            made = _as_tuple(self.function(call, *self._taken(call, operands)))
+            made = _as_tuple(self.function(call, *self._take_operands(call, operands)))
             if all((each.size or 0) <= FOLDED for each in made if isinstance(each, Tensor)):
                 return tuple(each.numpy() if isinstance(each, Tensor) else each for each in made)
-        return _as_tuple(self.function(call, *self._taken(call, operands)))
+        return _as_tuple(self.function(call, *self._take_operands(call, operands)))
 
-    def _taken(self, call: Call, operands: list[Value]) -> list[Value]:
+    def _take_operands(self, call: Call, operands: list[Value]) -> list[Value]:
         """The operands as the rule wants them."""
         found: list[Value] = []
         for index, value in enumerate(operands):

@@ -67,12 +67,12 @@ def _settings(options: Mapping[str, Any], mode: str | None) -> Settings:
     """What the caller of `torch.compile` wants; what is wrong with it is told with his line, which
     is behind torch's own."""
     try:
-        return _checked(options, mode)
+        return _check_options(options, mode)
     except UserError as error:
         raise error.at("torch.compile", shown(reading_line())) from None
 
 
-def _checked(options: Mapping[str, Any], mode: str | None) -> Settings:
+def _check_options(options: Mapping[str, Any], mode: str | None) -> Settings:
     strange = sorted(set(options) - set(OPTIONS))
     if strange:
         raise UserError(

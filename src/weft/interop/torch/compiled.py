@@ -264,14 +264,14 @@ class CompiledGraph:
             version = self.versions.get(key) or self.version(key, args)
         try:
             made, kinds = version.execute([args[at] for at in self.tensors], self.memory)
-            found = self._returned(made, kinds)
+            found = self._hand_back(made, kinds)
         except WeftError as error:
             raise told_by_line(error, lambda: version.traced.program) from None
         for (at, _), value in zip(self.copies, found[len(self.wanted) :], strict=True):
             args[at].copy_(value)
-        return self._nested(args, found)
+        return self._nest_results(args, found)
 
-    def _returned(self, made: list[Any], kinds: Sequence[TensorType]) -> list[torch.Tensor]:
+    def _hand_back(self, made: list[Any], kinds: Sequence[TensorType]) -> list[torch.Tensor]:
         pairs = zip(made, kinds, strict=True)
         found = [self.memory.given(storage, kind) for storage, kind in pairs]
         for at, order in enumerate(self.orders):
@@ -281,7 +281,7 @@ class CompiledGraph:
             found[at] = found[at].to(device)
         return found
 
-    def _nested(self, args: list[Any], found: list[torch.Tensor]) -> list[Any]:
+    def _nest_results(self, args: list[Any], found: list[torch.Tensor]) -> list[Any]:
         supply = iter(found)
         results: list[Any] = []
         for each in self.results:

@@ -68,7 +68,7 @@ def read_weights(
         arrays, texts = read_safetensors(path)
     typed = {name: _type_array(name, array, texts) for name, array in arrays.items()}
     _join_parts(typed, texts, path)
-    return {name: from_array(_cast(array, dtype)) for name, array in typed.items()}, texts
+    return {name: from_array(_cast_floats(array, dtype)) for name, array in typed.items()}, texts
 
 
 def _of_gguf(file: Gguf, dtype: DType | None, packed: bool) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def _of_gguf(file: Gguf, dtype: DType | None, packed: bool) -> dict[str, Any]:
     for name, entry in file.entries.items():
         groups = file.groups(name) if packed else None
         if groups is None or entry.blocks is None:
-            found[name] = from_array(_cast(file.array(name, wide), dtype))
+            found[name] = from_array(_cast_floats(file.array(name, wide), dtype))
         else:
             lows = None if groups.lows is None else from_array(groups.lows)
             parts = from_array(groups.codes), from_array(groups.scales), lows
@@ -124,7 +124,7 @@ def _fill_shape_side_by_side(
     return sorted(starts) == list(product(*(range(0, max(n, 1), size or 1) for n, size in pairs)))
 
 
-def _cast(array: Array, dtype: DType | None) -> Array:
+def _cast_floats(array: Array, dtype: DType | None) -> Array:
     if dtype is None or as_dtype(array.dtype).kind is not Kind.FLOAT:
         return array
     return array.astype(dtype.numpy, copy=False)

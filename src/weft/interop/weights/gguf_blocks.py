@@ -61,7 +61,7 @@ class BlockType:
     def groups_of(self, data: memoryview) -> Groups:
         """The same elements as whole numbers of few bits with their scales: codes in int8, or two
         in a byte, of each group the first half in the low halves of its bytes."""
-        parts = [self._packed(groups) for _, groups in self._in_turn(self._raw(data))]
+        parts = [self._pack_codes(groups) for _, groups in self._in_turn(self._raw(data))]
         lows = [part.lows for part in parts if part.lows is not None]
         return Groups(
             np.concatenate([part.codes for part in parts]),
@@ -78,7 +78,7 @@ class BlockType:
             for start in range(0, len(raw), _AT_ONCE):
                 yield start, self.unpack(raw[start : start + _AT_ONCE])
 
-    def _packed(self, groups: Groups) -> Groups:
+    def _pack_codes(self, groups: Groups) -> Groups:
         if self.lowest is None:
             return replace(groups, codes=groups.codes.astype(np.int8))
         codes = (groups.codes - self.lowest).astype(np.uint8)

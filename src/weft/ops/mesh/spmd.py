@@ -166,9 +166,9 @@ class _Given:
         if not kind.is_part:
             handle = part_of(session, handle, self.mesh, kind.split)
         part = session.export(_mark_part(session, handle, self.mesh, kind.split))
-        return self._shown(part, kind)
+        return self._dress_part(part, kind)
 
-    def _shown(self, part: Any, kind: _Leaf) -> Any:
+    def _dress_part(self, part: Any, kind: _Leaf) -> Any:
         """A part as the function gets it."""
         if self.dressed and kind.split:
             return Sharded(part, self.mesh, kind.split)
@@ -188,7 +188,7 @@ class _Given:
             if kind.split:
                 marked = _mark_part(session, session.import_(part), self.mesh, kind.split)
                 part = session.export(marked)
-            made.append(self._shown(part, kind))
+            made.append(self._dress_part(part, kind))
         return unflatten(self.structure, made)
 
 
@@ -322,9 +322,9 @@ class _Program:
         splits = [kind.split for _, kind in given.tensors()]
         splits += [{}] * (len(inputs) - len(splits))
         if current().tracing:
-            made = self._traced(inputs, splits)
+            made = self._trace_ranks(inputs, splits)
         else:
-            arrays = self._run([np.asarray(tensor.numpy()) for tensor in inputs], splits)
+            arrays = self._run_ranks([np.asarray(tensor.numpy()) for tensor in inputs], splits)
             made = [from_array(array, current()) for array in arrays]
         self.trace.state.carry(made, called)
         supply = iter(made)
@@ -337,7 +337,7 @@ class _Program:
         said = f"traced for {self.mesh} ({count} instructions)"
         return [said, *(f"  {line}" for line in exchanges(self.trace.program))]
 
-    def _run(self, inputs: Sequence[Array], splits: Sequence[Split]) -> list[Array]:
+    def _run_ranks(self, inputs: Sequence[Array], splits: Sequence[Split]) -> list[Array]:
         """The results as a whole: of each rank's parts, or rank 0's where all are the same."""
 
         def parts(rank: int) -> list[Array]:
@@ -354,7 +354,7 @@ class _Program:
         used = [s for s, o in zip(found, self.trace.outputs, strict=True) if o is None]
         return used + [{}] * (len(self.trace.program.main.results) - len(used))
 
-    def _traced(self, inputs: Sequence[Tensor], splits: Sequence[Split]) -> list[Tensor]:
+    def _trace_ranks(self, inputs: Sequence[Tensor], splits: Sequence[Split]) -> list[Tensor]:
         """The run as part of a trace around it, which may be differentiated."""
 
         def forward(*given: Tensor) -> Any:
@@ -412,7 +412,7 @@ class _Program:
         session = Session.here()
         results = zip(self.trace.results, self._splits(), strict=True)
         kinds = [_whole_type(self.mesh, kind, split) for kind, split in results]
-        op = Callback.of(lambda arrays: self._run(arrays, splits), "spmd", False, kinds)
+        op = Callback.of(lambda arrays: self._run_ranks(arrays, splits), "spmd", False, kinds)
         made = session.append(op, *(session.import_(tensor) for tensor in inputs))
         handles = [made] if isinstance(made.type, TensorType) else list(made)
         return [session.export(handle) for handle in handles]

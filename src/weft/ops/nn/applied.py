@@ -36,11 +36,11 @@ class Applied(Module):
         try:
             given = self.settings.bind(*args, **kwargs).arguments
         except TypeError as error:
-            raise self._refused(error, kwargs) from None
+            raise self._refuse_arguments(error, kwargs) from None
         for name, value in given.items():
             setattr(self, name, hashable(value))
 
-    def _refused(self, error: TypeError, given: dict[str, Any]) -> WrongArguments:
+    def _refuse_arguments(self, error: TypeError, given: dict[str, Any]) -> WrongArguments:
         known = list(self.settings.parameters)
         takes, advice = ", ".join(known) or "nothing", name_advice(given, known, ARGUMENTS)
         return WrongArguments(f"{error}; it takes {takes}{advice}", "WrongArguments")

@@ -149,10 +149,10 @@ class BatchNorm(Module):
         wide = stop_gradient(x if x.dtype.bits > 16 else x.astype("f32"))
         alone = all(x.shape[i] == 1 for i in others)
         spread = var(wide, axis=others, correction=0.0 if alone else 1.0)
-        self.running_mean = self._moved(self.running_mean, mean(wide, axis=others))
-        self.running_var = self._moved(self.running_var, spread)
+        self.running_mean = self._move_average(self.running_mean, mean(wide, axis=others))
+        self.running_var = self._move_average(self.running_var, spread)
 
-    def _moved(self, old: Tensor, new: Tensor) -> Tensor:
+    def _move_average(self, old: Tensor, new: Tensor) -> Tensor:
         return stop_gradient(old + (new.astype(old.dtype) - old) * self.momentum)
 
 

@@ -27,13 +27,15 @@ class ShardedState(Optimiser):
         state = self.inner.begin(params)
         for slot in self.inner.slots:
             pairs = zip(state[slot], params, strict=True)
-            state[slot] = [self._kept(held, self._split(param)) for held, param in pairs]
+            state[slot] = [
+                self._keep_part(held, self._choose_split(param)) for held, param in pairs
+            ]
         return state
 
-    def _kept(self, held: Any, split: Split) -> Any:
+    def _keep_part(self, held: Any, split: Split) -> Any:
         return shard(held, self.mesh, split) if split else held
 
-    def _split(self, param: Parameter) -> Split:
+    def _choose_split(self, param: Parameter) -> Split:
         count = self.mesh.size(self.over)
         for axis, size in enumerate(param.tensor.type.static_shape):
             if count > 1 and size and size % count == 0:
@@ -43,8 +45,8 @@ class ShardedState(Optimiser):
     def directions(
         self, gradients: Sequence[Tensor], state: Any, params: Sequence[Parameter]
     ) -> tuple[list[Tensor], Any]:
-        splits = [self._split(param) for param in params]
-        slopes = self._reduced(gradients, splits)
+        splits = [self._choose_split(param) for param in params]
+        slopes = self._reduce_gradients(gradients, splits)
         parts = [
             Parameter(param.name, self._own(param.tensor, split))
             for param, split in zip(params, splits, strict=True)
@@ -69,7 +71,9 @@ class ShardedState(Optimiser):
             for name, held in state.items()
         }
 
-    def _reduced(self, gradients: Sequence[Tensor], splits: Sequence[Split]) -> list[Tensor]:
+    def _reduce_gradients(
+        self, gradients: Sequence[Tensor], splits: Sequence[Split]
+    ) -> list[Tensor]:
         """This rank's part of each gradient: of the mean where ranks have gradients of their
         own."""
         classes = classes_of_nodes([slope._node for slope in gradients])

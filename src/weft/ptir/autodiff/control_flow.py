@@ -64,14 +64,14 @@ class Halves:
         self.forward = joint.tape.body[: joint.border]
         self.ends = [joint.tape.operand(c) for c in joint.cotangents if c is not None]
         self.backward = _live(joint.tape.body[joint.border :], self.ends)
-        division = self._divided(flow, prices)
+        division = self._divide_body(flow, prices)
         self.again = division.again
         self.kept = [slot for slot in division.kept if slot not in prices]
         """Values that the way forward has to hand over."""
         self.read = [slot for slot in division.kept if slot in prices]
         """Parameters that the way back reads as well."""
 
-    def _divided(self, flow: ControlFlow, prices: Mapping[Slot, int]) -> Division:
+    def _divide_body(self, flow: ControlFlow, prices: Mapping[Slot, int]) -> Division:
         ids = [_id(self.joint.tape, term) for term in self.joint.parameters]
         types = {value_id: self.types[value_id] for value_id in ids}
         types.update((i.id, i.output) for i in self.forward)

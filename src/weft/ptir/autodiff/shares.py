@@ -208,7 +208,7 @@ def _written_out(
     if power is None or inner is None or inner.op != ElementwiseBinary(BinaryFn.SUB):
         return None
     scores, shift = inner.operands
-    rows, beside = _repeated(total, made), None
+    rows, beside = _skip_broadcast(total, made), None
     summed = definition(rows, made)
     if summed is not None and summed.op == ElementwiseBinary(BinaryFn.ADD):
         sums = [_is_sum_of(o, power, axis, made) for o in summed.operands]
@@ -217,18 +217,18 @@ def _written_out(
         beside = summed.operands[sums.index(False)]
     elif not _is_sum_of(rows, power, axis, made):
         return None
-    source = _repeated(shift, made)
+    source = _skip_broadcast(shift, made)
     if not _is_row(source, quotient, axis, made) or not _is_row(rows, quotient, axis, made):
         return None
     if beside is None:
         return scores, Powers(source, rows, None, None)
-    other = _argument_of(definition(_repeated(beside, made), made), UnaryFn.EXP, made)
+    other = _argument_of(definition(_skip_broadcast(beside, made), made), UnaryFn.EXP, made)
     if other is None or not _is_row(beside, quotient, axis, made):
         return None
     if other.op == ElementwiseUnary(UnaryFn.NEG):
-        fits, number = _repeated(other.operands[0], made) == source, None
+        fits, number = _skip_broadcast(other.operands[0], made) == source, None
     elif other.op == ElementwiseBinary(BinaryFn.SUB):
-        fits, number = _repeated(other.operands[1], made) == source, other.operands[0]
+        fits, number = _skip_broadcast(other.operands[1], made) == source, other.operands[0]
     else:
         return None
     return (scores, Powers(source, rows, number, beside)) if fits else None
@@ -240,7 +240,7 @@ def _argument_of(found: Instruction | None, fn: UnaryFn, made: Definitions) -> I
     return definition(found.operands[0], made)
 
 
-def _repeated(operand: Operand, made: Definitions) -> Operand:
+def _skip_broadcast(operand: Operand, made: Definitions) -> Operand:
     """What is repeated along an axis; itself where nothing is."""
     found = definition(operand, made)
     return found.operands[0] if found is not None and isinstance(found.op, BroadcastTo) else operand

@@ -137,7 +137,7 @@ class Walk:
             self.environment.define(value_id, term)
         for instruction in self.body.body:
             before = len(self.tape.body)
-            self._placed(instruction, partial(self._replay, instruction))
+            self._act_at(instruction, partial(self._replay, instruction))
             self.made[instruction.id] = range(before, len(self.tape.body))
         return [self.environment.whole(value_id) for value_id in self.body.result_ids]
 
@@ -214,7 +214,7 @@ class Walk:
 
         return way_back
 
-    def _placed(self, instruction: Instruction, action: Callable[[], None]) -> None:
+    def _act_at(self, instruction: Instruction, action: Callable[[], None]) -> None:
         """Carry out an action; what it refuses to do is said with the place."""
         self.tape.line = self.calculus.shop.line(self.body, instruction)
         try:
@@ -231,9 +231,9 @@ class Walk:
         """The cotangents of the parameters, from those of the slots of the results."""
         for index, ((slot, _), seed) in enumerate(zip(result_slots(self.body), seeds, strict=True)):
             if seed is not None:
-                self._add(slot, self._returned(index, slot, seed))
+                self._add(slot, self._seed_of_result(index, slot, seed))
         for step in reversed(self.steps):
-            self._placed(step.instruction, partial(self._pull, step))
+            self._act_at(step.instruction, partial(self._pull, step))
         return [self.cotangents.get((value_id, None)) for value_id in self.body.parameter_ids]
 
     def _pull(self, step: _Step) -> None:
@@ -273,18 +273,18 @@ class Walk:
         direct = step.sources is step.instruction.operands
         made = self._classes(step.instruction)
         fine = ranks.read_as(self.body, step.instruction, index) if direct else made
-        return self._summed(cotangent, fine, ranks.of(self.body, step.sources[index]))
+        return self._sum_over_ranks(cotangent, fine, ranks.of(self.body, step.sources[index]))
 
-    def _returned(self, index: int, slot: Slot, seed: Term) -> Term:
+    def _seed_of_result(self, index: int, slot: Slot, seed: Term) -> Term:
         """The cotangent of a result of a region, which its user takes to differ more than it
         does."""
         ranks = self.calculus.ranks
         taken = None if ranks is None else ranks.results.get(self.body.label)
         if ranks is None or taken is None or len(taken) != len(result_slots(self.body)):
             return seed
-        return self._summed(seed, taken[index], ranks.bodies[self.body.label][slot])
+        return self._sum_over_ranks(seed, taken[index], ranks.bodies[self.body.label][slot])
 
-    def _summed(self, cotangent: Term, fine: Classes, coarse: Classes) -> Term:
+    def _sum_over_ranks(self, cotangent: Term, fine: Classes, coarse: Classes) -> Term:
         if fine == coarse or not fine:
             return cotangent
         groups = sums(fine, coarse)

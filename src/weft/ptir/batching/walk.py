@@ -84,29 +84,29 @@ class BatchWalk:
     def run(self, wanted: Sequence[bool]) -> list[Term]:
         """The results; those that are wanted so are batched."""
         for instruction in self.body.body:
-            self._placed(instruction)
+            self._instruction_at(instruction)
         named = zip(self.body.result_ids, wanted, strict=True)
         return [self._result(value_id, flag) for value_id, flag in named]
 
     def _result(self, value_id: int, flag: bool) -> Term:
         term = self.environment.whole(value_id)
-        return self._spread(term, self._flags(value_id)) if flag else term
+        return self._batch_term(term, self._flags(value_id)) if flag else term
 
     def _flags(self, value_id: int) -> list[bool]:
         return [self.flags[slot] for slot, _ in slots_of(value_id, self.types[value_id])]
 
-    def _spread(self, term: Term, flags: Sequence[bool]) -> Term:
+    def _batch_term(self, term: Term, flags: Sequence[bool]) -> Term:
         """A value of which every tensor is batched."""
         if all(flags):
             return term
         if isinstance(term.type, TensorType):
             return term.broadcast_to((self.size, *term.shape))
         parts = zip(elements(term), flags, strict=True)
-        return self.tape.tuple_of([self._spread(part, [flag]) for part, flag in parts])
+        return self.tape.tuple_of([self._batch_term(part, [flag]) for part, flag in parts])
 
     # -- instructions ----------------------------------------------------------------------------
 
-    def _placed(self, instruction: Instruction) -> None:
+    def _instruction_at(self, instruction: Instruction) -> None:
         shop = self.maker.shop
         self.tape.line = shop.line(self.body, instruction)
         try:
@@ -167,7 +167,9 @@ class BatchWalk:
     def _arguments(self, operands: Sequence[Operand], flags: Sequence[bool]) -> list[Term]:
         """What is handed to a region: the marked ones batched as a whole."""
         return [
-            self._spread(self.environment[o], self._slot_flags(o)) if flag else self.environment[o]
+            self._batch_term(self.environment[o], self._slot_flags(o))
+            if flag
+            else self.environment[o]
             for o, flag in zip(operands, flags, strict=True)
         ]
 
@@ -183,10 +185,12 @@ class BatchWalk:
         """Both branches, and of each result what the predicate of each value says."""
         predicate = self.environment[operands[0]]
         arguments = self._arguments(operands[1:], batched[1:])
-        sides = [self._inlined(r, arguments, batched[1:]) for r in op.regions]
-        return [self._selected(predicate, a, b) for a, b in zip(*sides, strict=True)]
+        sides = [self._inline_region(r, arguments, batched[1:]) for r in op.regions]
+        return [self._select_rows(predicate, a, b) for a, b in zip(*sides, strict=True)]
 
-    def _inlined(self, region_id: int, arguments: Sequence[Term], batched: Flags) -> list[Term]:
+    def _inline_region(
+        self, region_id: int, arguments: Sequence[Term], batched: Flags
+    ) -> list[Term]:
         """The results of a region, written right here."""
         region = self.maker.shop.program.regions_by_id[region_id]
         walk = BatchWalk(self.maker, self.tape, region)
@@ -195,7 +199,7 @@ class BatchWalk:
         results = walk.run([True] * len(region.results))
         return list(elements(results[0])) if len(results) == 1 else results
 
-    def _selected(self, predicate: Term, on_true: Term, on_false: Term) -> Term:
+    def _select_rows(self, predicate: Term, on_true: Term, on_false: Term) -> Term:
         if not isinstance(on_true.type, TensorType):
             raise Unimplemented("vmap of cond", "its predicate differs and a result is a tuple")
         column = predicate.reshape([self.size, *(1 for _ in on_true.shape[1:])])
@@ -240,7 +244,7 @@ class BatchWalk:
         kinds = [batched_type(kind, self.size) for kind in condition.parameters]
 
         def goes_on(walk: BatchWalk, given: Sequence[Term]) -> Term:
-            return walk._inlined(op.cond_region, given, flags)[0]
+            return walk._inline_region(op.cond_region, given, flags)[0]
 
         def region(results: Callable[[BatchWalk, list[Term]], list[Term]]) -> int:
             tape = shop.region_tape()
@@ -249,11 +253,11 @@ class BatchWalk:
             return shop.add_region(tape, results(walk, given)).id
 
         def moved(walk: BatchWalk, given: list[Term]) -> list[Term]:
-            new = walk._inlined(op.body_region, given, flags)
+            new = walk._inline_region(op.body_region, given, flags)
             # Once its condition is false, a value keeps its carries, so that the condition stays
             # false.
             going = goes_on(walk, given)
-            return [walk._selected(going, a, b) for a, b in zip(new, given, strict=True)]
+            return [walk._select_rows(going, a, b) for a, b in zip(new, given, strict=True)]
 
         any_left = region(lambda walk, given: [goes_on(walk, given).reduce_any(axes=[0]), *given])
         return self._append(While(any_left, region(moved)), self._arguments(operands, flags))

@@ -74,10 +74,10 @@ class Builder(BodyBuilder):
             raise UserError("hints do not nest; end the one before first")
         wished: Any = Choice(HintKind).check(kind)
         strength: Any = Choice(HintPolicy).check(policy)
-        return self._hinted(wished, strength, attr_map(attrs), shown(user_line()))
+        return self._write_hint(wished, strength, attr_map(attrs), shown(user_line()))
 
     @contextmanager
-    def _hinted(
+    def _write_hint(
         self, kind: HintKind, policy: HintPolicy, attrs: AttrMap, where: str
     ) -> Iterator[None]:
         """The block of a hint that was written at `where`."""

@@ -100,12 +100,12 @@ class Callback(Op):
                 "a program with callbacks runs where it was traced",
             )
         if not self.effect:
-            return pack(self._called(held.function, args))
+            return pack(self._call_function(held.function, args))
         if _REPEATS.get() and not self.results:
             return pack([np.asarray(args[0] + 1)])
-        return pack([np.asarray(args[0] + 1), *self._called(held.function, args[1:])])
+        return pack([np.asarray(args[0] + 1), *self._call_function(held.function, args[1:])])
 
-    def _called(self, function: HostFunction, args: Sequence[Array]) -> Sequence[Array]:
+    def _call_function(self, function: HostFunction, args: Sequence[Array]) -> Sequence[Array]:
         """What the function makes of copies. A program that was edited can hand it other operands
         than those it was traced with."""
         made = function([np.array(x) for x in args])

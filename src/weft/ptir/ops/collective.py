@@ -445,13 +445,13 @@ class CollectivePermute(Collective):
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         (x,) = args
         world = self.world()
-        sent = self._sent(world, x)
+        sent = self._find_exchange(world, x)
         return world.permute(sent.meeting, x, sent.source, sent.target)
 
     def exchange(self, dtype: DType, shape: Sequence[int]) -> Exchange | None:
-        return self._sent(self.world(), _stand_in(dtype, shape))
+        return self._find_exchange(self.world(), _stand_in(dtype, shape))
 
-    def _sent(self, world: World, x: Array) -> Exchange:
+    def _find_exchange(self, world: World, x: Array) -> Exchange:
         """From whom to whom, as this rank sees it."""
         pairs = str(list(zip(self.sources, self.targets, strict=True)))
         meeting = self.meeting(world, x, pairs=pairs)

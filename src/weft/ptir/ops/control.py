@@ -188,7 +188,7 @@ class Scan(Op):
     def run_regions(self, ctx: EvalContext, *args: Value) -> RegionRun:
         carries = args[: self.carry_count]
         inputs = [_array(value) for value in args[self.carry_count :]]
-        outputs = [_empty_array(kind) for kind in self._stacked(ctx.output)]
+        outputs = [_empty_array(kind) for kind in self._stacked_types(ctx.output)]
         for step in range(len(inputs[0])):
             slices = tuple(np.asarray(x[step]) for x in inputs)
             results = yield RegionCall(self.body_region, (*carries, *slices))
@@ -197,7 +197,7 @@ class Scan(Op):
                 stack[step] = _array(value)
         return pack([*carries, *outputs])
 
-    def _stacked(self, output: ValueType) -> list[TensorType]:
+    def _stacked_types(self, output: ValueType) -> list[TensorType]:
         count = self.carry_count + self.scan_output_count
         elements = (output,) if count == 1 else getattr(output, "elements", ())
         return [leaf for kind in elements[self.carry_count :] for leaf in leaves(kind)]

@@ -194,12 +194,14 @@ class ElementwiseBinary(Op):
                 left = g / rhs.conj()
                 return left, -(left * at.result.conj())
             case BinaryFn.MAXIMUM:
-                return _won(g, lhs, rhs, "less"), _won(g, rhs, lhs, "less")
+                return _share_of_winner(g, lhs, rhs, "less"), _share_of_winner(g, rhs, lhs, "less")
             case BinaryFn.MINIMUM:
-                return _won(g, lhs, rhs, "greater"), _won(g, rhs, lhs, "greater")
+                return _share_of_winner(g, lhs, rhs, "greater"), _share_of_winner(
+                    g, rhs, lhs, "greater"
+                )
 
 
-def _won(g: Term, own: Term, other: Term, loses: str) -> Term:
+def _share_of_winner(g: Term, own: Term, other: Term, loses: str) -> Term:
     """All of `g` where `own` was chosen, half of it at a tie."""
     shared = (g * 0.5).where(own.compare(other, "equal"), g)
     return g.like(0).where(own.compare(other, loses), shared)

@@ -391,7 +391,7 @@ class ScatterReduce(Op):
                 kept = g.scatter_reduce(indices, zeros, axis=self.axis, reduce="replace")
                 return kept, None, self._last(g, indices, updates)
             case _:
-                return self._shared(at)
+                return self._share_among_equal(at)
 
     def _last(self, g: Term, indices: Term, updates: Term) -> Term:
         """The cotangents of the updates that nothing replaced: their number is what would have been
@@ -405,7 +405,7 @@ class ScatterReduce(Op):
         stays = left.gather(indices, axis=axis).compare(number, "equal")
         return g.gather(indices, axis=axis).where(stays)
 
-    def _shared(self, at: Pullback) -> Cotangents:
+    def _share_among_equal(self, at: Pullback) -> Cotangents:
         g, (x, indices, updates) = at.cotangent, at.operands
         own = x.compare(at.result, "equal").cast(g.dtype)
         found = at.result.gather(indices, axis=self.axis)

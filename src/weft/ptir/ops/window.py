@@ -278,7 +278,7 @@ class ReduceWindow(Op):
             if low or high:
                 spread = _dilated_extent(_known_extent(x, axis), self.base_dilation[axis])
                 board = board.part(axis, low, spread)
-        return self._undilated(board, x)
+        return self._drop_dilation(board, x)
 
     def _around(self, axis: int, x: Term, g: Term) -> tuple[int, int]:
         """The padding with which windows over `g` begin at each place of the padded operand."""
@@ -290,7 +290,7 @@ class ReduceWindow(Op):
         board = low + _dilated_extent(_known_extent(x, axis), base) + high
         return span - 1, board - _dilated_extent(_known_extent(g, axis), stride)
 
-    def _undilated(self, board: Term, x: Term) -> Term:
+    def _drop_dilation(self, board: Term, x: Term) -> Term:
         for axis, base in enumerate(self.base_dilation):
             if base != 1:
                 board = board.every(axis, base, _known_extent(x, axis))
@@ -319,4 +319,4 @@ class ReduceWindow(Op):
         hit = places.compare(first.broadcast_to(windows.shape), "equal")
         spread = g.reshape([1, *g.shape, 1]).broadcast_to(windows.shape).where(hit)
         back = patches.folded(spread, rows).reshape(board.shape)
-        return self._undilated(back, x)
+        return self._drop_dilation(back, x)

@@ -104,7 +104,7 @@ class _Walk:
     def _instruction(self, instruction: Instruction) -> None:
         operands = self.environment.operands(instruction)
         used = {symbol for term in operands for symbol in symbols_of(term.type)}
-        used |= self._mentioned(instruction.op)
+        used |= self._symbols_in(instruction.op)
         outcome = set(symbols_of(instruction.output))
         # A symbol that first stands in a result is padded if anything is that its op reads: its
         # size may follow from padded ones.
@@ -122,7 +122,7 @@ class _Walk:
             line = self.tape.line
             raise NoPadding(found.names, f"{found.why} ({line})" if line else found.why) from None
 
-    def _mentioned(self, op: Op) -> set[Symbol]:
+    def _symbols_in(self, op: Op) -> set[Symbol]:
         """The symbols in the attributes of an op, and in its regions and those inside."""
         found: set[Symbol] = set()
 
@@ -136,5 +136,5 @@ class _Walk:
             region = self.program.regions_by_id[region_id]
             found.update(region_symbols(region))
             for inner in region.body:
-                found |= self._mentioned(inner.op)
+                found |= self._symbols_in(inner.op)
         return found

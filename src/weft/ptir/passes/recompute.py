@@ -166,7 +166,7 @@ class _Rewrite:
             if instruction.id in self.again:
                 self._run_again(instruction)
             else:
-                operands = tuple(map(self._copied, instruction.operands))
+                operands = tuple(map(self._copy_of, instruction.operands))
                 self.body.append(replace(instruction, operands=operands))
                 if not self.ahead.issuperset(instruction.uses):
                     self._note(instruction)
@@ -203,7 +203,7 @@ class _Rewrite:
             self.lines[label, value_id] = line
         return value_id
 
-    def _copied(self, operand: Operand) -> Operand:
+    def _copy_of(self, operand: Operand) -> Operand:
         """The operand, or the copy of it."""
         if isinstance(operand, TensorLiteral) or operand.id not in self.copies:
             return operand
@@ -231,7 +231,7 @@ class _Rewrite:
         """The operand for an instruction that runs again: a copy, or a kept value behind a
         barrier."""
         if isinstance(operand, TensorLiteral) or operand.id in self.copies:
-            return self._copied(operand)
+            return self._copy_of(operand)
         slot = (operand.id, operand.index if isinstance(operand, ElementRef) else None)
         kind = slot_type(slot, self.border.types)
         if not isinstance(kind, TensorType):

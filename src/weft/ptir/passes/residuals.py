@@ -205,9 +205,9 @@ class _Division:
             if not made:
                 continue
             run = self.runs[instruction.id] = self.network.node()
-            self.network.edge(self.source, run, self._running(instruction))
+            self.network.edge(self.source, run, self._cost_of_running(instruction))
             for slot in made:
-                self.network.edge(run, self.values[slot], self._keeping(slot))
+                self.network.edge(run, self.values[slot], self._cost_of_keeping(slot))
             for operand in instruction.operands:
                 for slot in read_slots(operand, self.forward.types):
                     # If the instruction runs again, what it reads must be on the sink's side, too:
@@ -218,17 +218,17 @@ class _Division:
         if slot not in self.values:
             node = self.values[slot] = self.network.node()
             if slot in self.forward.parameters:
-                self.network.edge(self.source, node, self._keeping(slot))
+                self.network.edge(self.source, node, self._cost_of_keeping(slot))
         return self.values[slot]
 
-    def _running(self, instruction: Instruction) -> int:
+    def _cost_of_running(self, instruction: Instruction) -> int:
         if instruction.id in self.forward.once:
             return UNCUTTABLE
         if instruction.id in self.forward.forced:
             return 0
         return self.prices.again(instruction)
 
-    def _keeping(self, slot: Slot) -> int:
+    def _cost_of_keeping(self, slot: Slot) -> int:
         if slot in self.forward.at_hand:
             return 0
         if slot in self.forward.parameters:
@@ -240,7 +240,7 @@ class _Division:
 
     def _keeping_all(self) -> Division | None:
         """Without a cut, everything that the backward part reads is kept, if it may be."""
-        if any(self._keeping(slot) >= UNCUTTABLE for slot in self.wanted):
+        if any(self._cost_of_keeping(slot) >= UNCUTTABLE for slot in self.wanted):
             return None
         return self._division(self.wanted, ())
 

@@ -150,8 +150,8 @@ class Exchanges:
 
     def resharded(self, part: Part, wanted: Layout) -> Part:
         """The tensor split in another way."""
-        part = self._scattered(part, wanted)
-        part = self._turned(part, wanted)
+        part = self._reduce_scatter(part, wanted)
+        part = self._exchange_axes(part, wanted)
         line = _show_line(self.tape.line)
         for d, (have, want) in enumerate(zip(part.layout, wanted, strict=True)):
             if have and have != want:
@@ -161,7 +161,7 @@ class Exchanges:
         missing = {d: want for d, want in enumerate(wanted) if want and not part.layout[d]}
         return Part(self.cut(part.term, missing), wanted)
 
-    def _scattered(self, part: Part, wanted: Layout) -> Part:
+    def _reduce_scatter(self, part: Part, wanted: Layout) -> Part:
         """Without a pending sum; a rank that wants a part of it gets that part alone."""
         for d, want in enumerate(wanted):
             # All-reduce and a cut send each rank the whole; reduce-scatter sends it the part that
@@ -174,7 +174,7 @@ class Exchanges:
                 return Part(term, _with(part.layout, d, want))
         return self.settled(part)
 
-    def _turned(self, part: Part, wanted: Layout) -> Part:
+    def _exchange_axes(self, part: Part, wanted: Layout) -> Part:
         """Split along one axis of the tensor and not along another: parts of parts are sent."""
         pairs = list(enumerate(zip(part.layout, wanted, strict=True)))
         for d, (have, want) in pairs:

@@ -80,7 +80,7 @@ def _with_sums(around: _Around, rows: Kernel, target: Target) -> Module:
     for sums in around.readers_of(touched):
         if sums is rows or not sums_columns(sums):
             continue
-        found = _joined(around, [*parts, sums], target)
+        found = _join_kernels(around, [*parts, sums], target)
         if found is not None and found.saves > (0.0 if best is None else best.saves):
             parts, best = [*parts, sums], found
     return around.module if best is None else best.module
@@ -153,7 +153,7 @@ class _Joined:
     """Seconds."""
 
 
-def _joined(around: _Around, parts: Sequence[Kernel], target: Target) -> _Joined | None:
+def _join_kernels(around: _Around, parts: Sequence[Kernel], target: Target) -> _Joined | None:
     """The module with one kernel of rows and sums, and one that adds up its parts."""
     module, place = around.module, _place_for(around, parts)
     whole = None if place is None else _whole(around, parts)
@@ -163,7 +163,7 @@ def _joined(around: _Around, parts: Sequence[Kernel], target: Target) -> _Joined
     along = [name for name in whole.sizes if name in whole.reduced - row]
     pieces = sums_of_pieces(whole, module.tensors, row)
     if pieces is not None:
-        return _placed(around, parts, place, pieces, target)
+        return _place_kernels(around, parts, place, pieces, target)
     whole = with_one_axis(whole, module.tensors, along) if along else None
     count = None if whole is None else _parts_of(whole, along[0], target)
     if whole is None or count is None:
@@ -172,10 +172,10 @@ def _joined(around: _Around, parts: Sequence[Kernel], target: Target) -> _Joined
     if walked_axis(first) is None:
         return None
     slower = _SLOWER / quantisation(count, target.limits.units)
-    return _placed(around, parts, place, (first, second, between), target, slower)
+    return _place_kernels(around, parts, place, (first, second, between), target, slower)
 
 
-def _placed(
+def _place_kernels(
     around: _Around,
     parts: Sequence[Kernel],
     place: Kernel,
@@ -190,7 +190,7 @@ def _placed(
     together = slower * kernel_seconds(first, tensors, target)
     together += seconds_when_cut(second, tensors, target)
     others = [part for part in parts if part is not place]
-    gone = {o.tensor for part in parts for o in part.outputs} - _stored(first, second)
+    gone = {o.tensor for part in parts for o in part.outputs} - _stored_tensors(first, second)
     made = replaced(replace(module, tensors=tensors), [*others, place], first, frozenset(gone))
     name = others[0].name
     kernels: list[Kernel] = []
@@ -201,7 +201,7 @@ def _placed(
     return _Joined(replace(made, kernels=tuple(kernels), origin=origin), apart - together)
 
 
-def _stored(*kernels: Kernel) -> set[str]:
+def _stored_tensors(*kernels: Kernel) -> set[str]:
     return {output.tensor for kernel in kernels for output in kernel.outputs}
 
 
@@ -235,11 +235,14 @@ def _whole(around: _Around, parts: Sequence[Kernel]) -> Kernel | None:
         for name in stored
         if around.readers.get(name, frozenset()) - own_names or tensors[name].role != "internal"
     }
-    whole = [replace(rows, outputs=(*own, *common)), *(_reading(part, read) for part in sums)]
+    whole = [
+        replace(rows, outputs=(*own, *common)),
+        *(_read_from_outputs(part, read) for part in sums),
+    ]
     return merged(whole, handed, Pattern.ROW, frozenset(kept & handed))
 
 
-def _reading(sums: Kernel, read: Mapping[str, Output]) -> Kernel:
+def _read_from_outputs(sums: Kernel, read: Mapping[str, Output]) -> Kernel:
     """A kernel that has from another one what both of them read."""
     body = tuple(
         replace(let, expr=replace(let.expr, tensor=read[let.expr.tensor].tensor))
@@ -309,9 +312,9 @@ def _can_move(around: _Around, kernel: Kernel, place: Kernel, parts: Sequence[Ke
     order, names = around.order, {part.name for part in parts}
     first, last = sorted((order[kernel.name], order[place.name]))
     between = [k for k in around.module.kernels[first + 1 : last] if k.name not in names]
-    stored = _stored(*between)
+    stored = _stored_tensors(*between)
     over = {output.base for other in between for output in other.outputs}
     needed_there = {name for other in between for name in other.inputs}
     if order[kernel.name] < order[place.name]:
-        return not needed_there & _stored(kernel) and not over & {*kernel.inputs}
+        return not needed_there & _stored_tensors(kernel) and not over & {*kernel.inputs}
     return not stored & {*kernel.inputs}

@@ -77,7 +77,7 @@ def join_product_sums(module: Module, target: Target) -> Module:
     for sums in module.kernels:
         sources = _sources(sums, module)
         if sources is not None:
-            module = _joined(module, sums, sources, target) or module
+            module = _join_sums(module, sums, sources, target) or module
     return module
 
 
@@ -122,8 +122,8 @@ def _matrix(
     if address.constant or any(isinstance(term, FloorDiv) for term, _ in address.terms):
         return None
     axes = [found for found in kernel.axes if coefficient(address, found.name)]
-    high = _run([found for found in axes if found.name in rows], address)
-    wide = _run([found for found in axes if found.name not in rows], address)
+    high = _merge_axes([found for found in axes if found.name in rows], address)
+    wide = _merge_axes([found for found in axes if found.name not in rows], address)
     if high is None or wide is None or wide[1] != 1 or high[1] != wide[0]:
         return None
     if rows - {found.name for found in axes} - _axes_of_one(kernel):
@@ -136,7 +136,7 @@ def _axes_of_one(kernel: Kernel) -> set[str]:
     return {name for name, size in kernel.sizes.items() if size == 1}
 
 
-def _run(axes: list[KernelAxis], address: Expr) -> tuple[int, int] | None:
+def _merge_axes(axes: list[KernelAxis], address: Expr) -> tuple[int, int] | None:
     """The size and the stride of axes that act as one."""
     size, stride = 1, 0
     for found in sorted(axes, key=lambda found: coefficient(address, found.name)):
@@ -170,7 +170,9 @@ def _stores_rows(product: Kernel, output: Output, module: Module, shape: tuple[i
 # -- the kernels ---------------------------------------------------------------------------------
 
 
-def _joined(module: Module, sums: Kernel, sources: list[_Source], target: Target) -> Module | None:
+def _join_sums(
+    module: Module, sums: Kernel, sources: list[_Source], target: Target
+) -> Module | None:
     """The module with products that sum in parts; None where that takes longer."""
     kernels = {kernel.name: kernel for kernel in module.kernels}
     tensors, parts = dict(module.tensors), dict[str, str]()

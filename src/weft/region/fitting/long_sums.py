@@ -114,7 +114,7 @@ def in_parts(
     if len(kernels) > 1:
         kernels = tuple(with_joined_axes(level, known, beside=True) for level in kernels)
     for level in kernels:
-        cut = _cut(level, known, target)
+        cut = _find_cut(level, known, target)
         pieces, parts = cut_kernel(level, cut) if cut is not None else ((level,), ())
         if cut is not None and cut.strip:
             known |= {tensor.name: tensor for tensor in parts}
@@ -124,7 +124,7 @@ def in_parts(
     return tuple(made), between
 
 
-def _cut(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Cut | None:
+def _find_cut(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Cut | None:
     plain_rows = target.kind is Kind.GPU and kernel.roles is None
     if not _can_be_cut(kernel) or (_looks_up(kernel) and not plain_rows):
         return None

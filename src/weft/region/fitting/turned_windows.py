@@ -103,7 +103,7 @@ def with_written_windows(
         return None
     if not all(_is_written(kernel, let) for let in kernel.body):
         return None
-    made = _written(kernel, windows)
+    made = _write_out_windows(kernel, windows)
     known = {**tensors, turned.tensor.name: turned.tensor}
     apart = sum(kernel_seconds(each, known, target) for each in (turned.kernel, turned.copy))
     return made if kernel_seconds(made, tensors, target) < apart else None
@@ -120,7 +120,7 @@ def _is_written(kernel: Kernel, let: Let) -> bool:
     return isinstance(let.expr, Read | Const | AxisIndex | Unary | Binary | Cast | Select)
 
 
-def _written(kernel: Kernel, windows: Sequence[KernelAxis]) -> Kernel:
+def _write_out_windows(kernel: Kernel, windows: Sequence[KernelAxis]) -> Kernel:
     """The kernel with what is made for each element of a window under a name of its own."""
     inner = {found.name for found in windows}
     points = list(product(*(range(found.size) for found in windows)))
@@ -129,7 +129,7 @@ def _written(kernel: Kernel, windows: Sequence[KernelAxis]) -> Kernel:
     names: list[dict[str, str]] = [{} for _ in points]
     for let in kernel.body:
         if isinstance(let.expr, Reduce):
-            body += _joined(let, [own[let.expr.value] for own in names], taken)
+            body += _join_elements(let, [own[let.expr.value] for own in names], taken)
         elif not inner & {*let.axes}:
             body.append(let)
         else:
@@ -144,7 +144,7 @@ def _written(kernel: Kernel, windows: Sequence[KernelAxis]) -> Kernel:
     return replace(kernel, pattern=Pattern.MAP, axes=axes, body=tuple(body))
 
 
-def _joined(total: Let, names: Sequence[str], taken: set[str]) -> Iterator[Let]:
+def _join_elements(total: Let, names: Sequence[str], taken: set[str]) -> Iterator[Let]:
     """A reduction as a function of two after the other."""
     assert isinstance(total.expr, Reduce)
     fn, left = _JOINED[total.expr.fn], names[0]

@@ -40,10 +40,10 @@ def with_joined_columns(kernel: Kernel, form: Staged) -> tuple[Kernel, tuple[str
         axes, moved = _joined_axes(stage.axes, row)
         shape = stage.local.shape
         local = replace(stage.local, shape=(*shape[: -len(row)], prod(shape[-len(row) :])))
-        body = tuple(_moved(let, row, moved, own) for let in stage.body)
+        body = tuple(_move_let(let, row, moved, own) for let in stage.body)
         stages.append(Stage(local, axes, body, stage.value))
     axes, moved = _joined_axes(kernel.axes, rows[-1])
-    body = tuple(_moved(let, rows[-1], moved, own) for let in kernel.body)
+    body = tuple(_move_let(let, rows[-1], moved, own) for let in kernel.body)
     outputs = tuple(
         replace(output, index=tuple(substitute(e, moved) for e in output.index))
         for output in kernel.outputs
@@ -87,7 +87,7 @@ def _joined_axes(
     return joined, moved
 
 
-def _moved(
+def _move_let(
     let: Let,
     row: Sequence[KernelAxis],
     moved: Mapping[str, Expr],

@@ -127,7 +127,9 @@ def _of_sides(
     images, channels = read.index[0].single_axis, read.index[1].single_axis
     alone = read.index[0].is_constant and tensors[read.tensor].shape[0] == 1
     down, along = read.index[2:]
-    lines, columns = (_moved(expr, ({*fold.axes}, pooled, summed)) for expr in (down, along))
+    lines, columns = (
+        _match_pool_axis(expr, ({*fold.axes}, pooled, summed)) for expr in (down, along)
+    )
     rows = [name for name in fold.axes if coefficient(_address(other, tensors), name)]
     if (
         (images is None and not alone)
@@ -163,7 +165,7 @@ def _address(read: Read, tensors: Mapping[str, Tensor]) -> Expr:
     return linear(read.index, row_major(tensors[read.tensor].shape))
 
 
-def _moved(expr: Expr, kinds: Sequence[set[str]]) -> _Moved | None:
+def _match_pool_axis(expr: Expr, kinds: Sequence[set[str]]) -> _Moved | None:
     found = [[name for name in kind if coefficient(expr, name)] for kind in kinds]
     if any(len(names) != 1 for names in found):
         return None
@@ -179,7 +181,7 @@ def _is_whole(kernel: Kernel, tensors: Mapping[str, Tensor], found: Planes) -> b
     image, filters = kernel.let(found.image), kernel.let(found.filters)
     assert isinstance(filters.expr, Read)
     width = width_of(kernel, tensors, found)
-    pools = [sizes[name] for name in sizes if name in _pooled(kernel, found)]
+    pools = [sizes[name] for name in sizes if name in _pooled_axes(kernel, found)]
     if image.dtype is not filters.dtype or image.dtype not in (F16, BF16):
         return False
     if width % LINE or POOL * sizes[found.column] != width or pools != [POOL, POOL]:
@@ -194,7 +196,7 @@ def _is_whole(kernel: Kernel, tensors: Mapping[str, Tensor], found: Planes) -> b
     return few and _stores_planes(kernel, tensors, found) and _of_elements(kernel, found)
 
 
-def _pooled(kernel: Kernel, found: Planes) -> tuple[str, ...]:
+def _pooled_axes(kernel: Kernel, found: Planes) -> tuple[str, ...]:
     fold = kernel.let(found.fold).expr
     assert isinstance(fold, Reduce)
     return fold.axes

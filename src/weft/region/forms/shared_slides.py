@@ -140,12 +140,12 @@ class SharedSlide(Sliding):
 
     def lines(self, part: int, vector: int, rows: int) -> tuple[int, int]:
         """What a thread takes from rings in a step of a part: accesses, and words of them."""
-        if (part, vector, rows) not in self._taken:
-            self._taken[part, vector, rows] = self._count_lines(part, vector, rows)
-        return self._taken[part, vector, rows]
+        if (part, vector, rows) not in self._fitting_sizes:
+            self._fitting_sizes[part, vector, rows] = self._count_lines(part, vector, rows)
+        return self._fitting_sizes[part, vector, rows]
 
     @cached_property
-    def _taken(self) -> dict[tuple[int, int, int], tuple[int, int]]:
+    def _fitting_sizes(self) -> dict[tuple[int, int, int], tuple[int, int]]:
         return {}
 
     def _count_lines(self, part: int, vector: int, rows: int) -> tuple[int, int]:

@@ -78,12 +78,12 @@ class Sliding:
 
 def find_sliding(kernel: Kernel, tensors: Mapping[str, Tensor], limits: Limits) -> Sliding | str:
     """How the parts of a kernel move together, or why they do not."""
-    found = _sliding(kernel, 0, limits)
+    found = _find_sliding(kernel, 0, limits)
     if isinstance(found, str):
         return found
     for name in read_repeatedly(kernel):
         more = _with_copy(kernel, tensors[name])
-        copied = _sliding(more, found.copies + 1, limits)
+        copied = _find_sliding(more, found.copies + 1, limits)
         # What does not follow the rows is read where it is needed.
         if isinstance(copied, Sliding) and copied.form.slide == found.form.slide:
             kernel, found = more, copied
@@ -135,7 +135,7 @@ def _of_copy(read: Read, local: Tensor, long: Sequence[int]) -> Read:
     return replace(read, tensor=local.name, index=tuple(read.index[place] for place in long))
 
 
-def _sliding(kernel: Kernel, copies: int, limits: Limits) -> Sliding | str:
+def _find_sliding(kernel: Kernel, copies: int, limits: Limits) -> Sliding | str:
     form = find_staged(kernel)
     if isinstance(form, str):
         return form

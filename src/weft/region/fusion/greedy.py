@@ -306,7 +306,7 @@ class Fusion:
         if self._is_border(name):
             return None
         spent = sum(found.seconds for found in after)
-        stored = sum(found.seconds for found in before) + self._storing(name, len(users))
+        stored = sum(found.seconds for found in before) + self._cost_of_storing(name, len(users))
         self.weighed[name, ""] = Weighed(name, spent, stored)
         # Each kernel that reads it, with it inside, against all of them reading it, and one that
         # stores it. What else will be decided later is not known here: blocks are visited once.
@@ -355,7 +355,7 @@ class Fusion:
         points = self._points(name)
         return tensor.dtype in INDICES and _EDGES * math.prod(tensor.shape) <= points
 
-    def _storing(self, name: str, users: int) -> float:
+    def _cost_of_storing(self, name: str, users: int) -> float:
         """The time it takes to store a block that several kernels read: a kernel of its own, or
         what it adds to the kernel of a contraction that nobody else reads, as its last step."""
         alone = self._seconds(name)
@@ -363,9 +363,9 @@ class Fusion:
         if not chain:
             return alone
         try:
-            with self._supposing(inlined=chain[1:]):
+            with self._suppose(inlined=chain[1:]):
                 short = self._find_draft((Root(chain[0]),))
-            with self._supposing(inlined=chain):
+            with self._suppose(inlined=chain):
                 whole = self._find_draft((Root(name),))
         except Stop:
             return alone
@@ -417,11 +417,11 @@ class Fusion:
         for reader in self._followers(name):
             users = self.roots_using(reader)
             try:
-                with self._supposing(stored=[reader]):
+                with self._suppose(stored=[reader]):
                     if self._refusal(name) is not None:
                         continue
                     then = self._seconds(*users)
-                    with self._supposing(inlined=[name]):
+                    with self._suppose(inlined=[name]):
                         then += self._seconds(reader)
                 now = self._seconds(*users, name)
             except Stop:
@@ -451,7 +451,7 @@ class Fusion:
                 (here,) = self.readers[here] if len(self.readers[here]) == 1 else (None,)
 
     @contextmanager
-    def _supposing(self, inlined: Sequence[str] = (), stored: Sequence[str] = ()) -> Iterator[None]:
+    def _suppose(self, inlined: Sequence[str] = (), stored: Sequence[str] = ()) -> Iterator[None]:
         """The choice changed for a moment: blocks inlined that are stored, or the reverse."""
         self.inlined.update(inlined)
         self.inlined.difference_update(stored)

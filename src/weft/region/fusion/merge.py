@@ -239,14 +239,14 @@ class _Merger:
         """The groups that have to run before this one."""
         needed = self._reads(group) | self._besides(group)
         before = {self.home[name] for name in needed if name in self.home}
-        return (before | self._awaited(group)) - {number}
+        return (before | self._groups_before(group)) - {number}
 
     def _besides(self, group: Group) -> set[str]:
         """What a group needs besides what it reads."""
         view, inside = self.fusion.view, self._inside(group)
         return set[str]().union(*(dependencies(view, name) for name in inside))
 
-    def _awaited(self, group: Group) -> set[int]:
+    def _groups_before(self, group: Group) -> set[int]:
         """The groups that this one waits for; where it waits for a block that is stored nowhere,
         those that store what the block is computed from."""
         blocks = self.fusion.view.blocks
@@ -332,7 +332,9 @@ class _Merger:
 
     def _may_join(self, number: int, other: int, related: bool) -> bool:
         """Whether no order of kernels stands against two groups' being one, whatever they are."""
-        if self.order.is_between(number, other) or other in self._awaited(self.groups[number]):
+        if self.order.is_between(number, other) or other in self._groups_before(
+            self.groups[number]
+        ):
             return False
         return related or not self.order.are_neighbours(number, other)
 
@@ -439,11 +441,11 @@ class _Merger:
         if not self.reads[number].isdisjoint(root.block for root in earlier):
             return True
         try:
-            return not self._reading(group).isdisjoint(self._reading(earlier))
+            return not self._reads_of(group).isdisjoint(self._reads_of(earlier))
         except Stop:
             return False
 
-    def _reading(self, group: Group) -> frozenset[object]:
+    def _reads_of(self, group: Group) -> frozenset[object]:
         """What a group reads where, whatever its axes are called: an axis is known by its size. A
         read at places that data names is known by its tensor."""
         if group not in self._readings:

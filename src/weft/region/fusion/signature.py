@@ -195,7 +195,10 @@ class Pairs:
         """A key that pairs of equal structure share: what is alike in both of a pair is one block
         or tensor in each of these."""
         one, other = self._look(first, groups[first]), self._look(second, groups[second])
-        blocks, tensors = _shared(one.blocks, other.blocks), _shared(one.tensors, other.tensors)
+        blocks, tensors = (
+            _shared_places(one.blocks, other.blocks),
+            _shared_places(one.tensors, other.tensors),
+        )
         return one.structure, other.structure, blocks, tensors
 
     def forget(self, number: int) -> None:
@@ -212,7 +215,7 @@ class Pairs:
         return self._looks[number]
 
 
-def _shared(here: dict[str, int], there: dict[str, int]) -> frozenset[tuple[int, int]]:
+def _shared_places(here: dict[str, int], there: dict[str, int]) -> frozenset[tuple[int, int]]:
     """The places of what stands in both."""
     if here.keys().isdisjoint(there):
         return _NOTHING

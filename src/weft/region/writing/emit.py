@@ -193,12 +193,14 @@ class Emitter:
         places = self.places if root.env is None else root.env
         source = self.view.sources[root.block]
         if block.kind is BlockKind.UPDATE:
-            value = self._spread(self._access(block.accesses[0], block, places, ()), places)
+            value = self._spread_over_outputs(
+                self._access(block.accesses[0], block, places, ()), places
+            )
             env = dict(zip(block.out_names, places, strict=True))
             write = [self._place(expr, env) for expr in block.write or ()]
             base = self.view.sources[str(block.base)].tensor.name
             return Output(source.tensor.name, value, source.index(write), base)
-        value = self._spread(self._at(root.block, places, ()), places)
+        value = self._spread_over_outputs(self._at(root.block, places, ()), places)
         return Output(source.tensor.name, value, self._index(root.block, places))
 
     def _index(self, name: str, places: tuple[Expr, ...]) -> Index:
@@ -209,7 +211,7 @@ class Emitter:
             found = self.view.known[key] = self.view.sources[name].index(places)
         return found
 
-    def _spread(self, value: str, places: Sequence[Expr]) -> str:
+    def _spread_over_outputs(self, value: str, places: Sequence[Expr]) -> str:
         """The value over every axis that it is stored over, also where it is the same for all."""
         dtype, held = self.body.known[value]
         if held == self.own and places is self.places:
@@ -360,17 +362,17 @@ class Emitter:
         place: Place | None = None,
     ) -> str:
         """The Let of what a block reads where its axes are `at`."""
-        places, own = self._placed(access, block, at, place)
+        places, own = self._place_access(access, block, at, place)
         every = tuple(dict.fromkeys((*own, *guards))) if own else guards
         if access.tensor in self.inlined:
             value = self._at(access.tensor, places, every)
             if own:
-                value = self._filled(value, own, access.fill)
+                value = self._fill_outside(value, own, access.fill)
         else:
-            value = self._read(access, places, own, every)
+            value = self._emit_read(access, places, own, every)
         return value if access.widen is None else self.body.cast(value, access.widen)
 
-    def _placed(
+    def _place_access(
         self, access: Access, block: PolyBlock, at: Index, place: Place | None
     ) -> tuple[Index, tuple[Guard, ...]]:
         """What an access reads, and under which guards. It is remembered for all drafts, but where
@@ -394,7 +396,7 @@ class Emitter:
             self.view.known[key] = places, own, used, access
         return places, own
 
-    def _read(
+    def _emit_read(
         self,
         access: Access,
         places: Index,
@@ -413,7 +415,7 @@ class Emitter:
         fill: Scalar | None = access.fill if own else _zero(dtype)
         index = tuple(simplify(expr, self.ranges) for expr in source.index(places))
         if not own and self._lies_inside(index, source.tensor.shape):
-            every = self._meeting(index, every)
+            every = self._guards_along(index, every)
         name, used = source.tensor.name, (*index, *(guard.expr for guard in every))
         selected = tuple(self.selected[n] for n in self._selected_in(used))
         read = Read(name, index, every, fill if every else None, selected)
@@ -434,7 +436,7 @@ class Emitter:
         )
 
     @staticmethod
-    def _meeting(index: Index, guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
+    def _guards_along(index: Index, guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
         """The guards on axes along which a read moves. Under the others it reads the same in range
         and out of it: without them, the factors of channels are not read for each pixel."""
         along = frozenset[str]().union(*map(axes_of, index))
@@ -451,7 +453,7 @@ class Emitter:
             raise Stop("its place would be one that data names")
         return expr
 
-    def _filled(self, value: str, own: tuple[Guard, ...], fill: Scalar | None) -> str:
+    def _fill_outside(self, value: str, own: tuple[Guard, ...], fill: Scalar | None) -> str:
         inside = self._predicate(own)
         dtype = self.body.dtype(value)
         other = self.body.const(_zero(dtype) if fill is None else fill, dtype)

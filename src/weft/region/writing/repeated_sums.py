@@ -35,7 +35,7 @@ def with_single_sums(scop: Scop, target: Target) -> Scop:
         for block in [scop.by_name[name]]
         if len(own) < len(block.out_axes) and name not in held
     }
-    return _narrowed(scop, narrow) if narrow else scop
+    return _narrow_blocks(scop, narrow) if narrow else scop
 
 
 def _is_sum(block: PolyBlock) -> bool:
@@ -63,10 +63,10 @@ class _Dependence:
         empty = any(axis.size == 0 for axis in block.axes)
         if empty or block.kind not in _FOLLOWED or block.fn in _BY_PLACE or block.params:
             return own
-        used = frozenset[str]().union(*(self._read(access) for access in block.accesses))
+        used = frozenset[str]().union(*(self._axes_of_access(access) for access in block.accesses))
         return own & used
 
-    def _read(self, access: Access) -> frozenset[str]:
+    def _axes_of_access(self, access: Access) -> frozenset[str]:
         """The axes that an access depends on."""
         held = self.scop.by_name.get(access.tensor)
         guards = (axes_of(guard.expr) for guard in access.guards)
@@ -77,7 +77,7 @@ class _Dependence:
         return frozenset[str]().union(*map(axes_of, exprs), *guards)
 
 
-def _narrowed(scop: Scop, narrow: Mapping[str, tuple[int, ...]]) -> Scop:
+def _narrow_blocks(scop: Scop, narrow: Mapping[str, tuple[int, ...]]) -> Scop:
     """The view with blocks that have some of their axes alone."""
 
     def read(access: Access) -> Access:

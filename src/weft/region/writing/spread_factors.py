@@ -30,7 +30,7 @@ def with_spread_factors(scop: Scop, target: Target) -> Scop:
     products = {block.name: block for block in factors.products()}
     if not products:
         return scop
-    streamed = _streamed(_with_blocks(scop, factors.copies, products))
+    streamed = _blocks_of_streams(_with_blocks(scop, factors.copies, products))
     kept = {name: block for name, block in products.items() if name in streamed}
     return _with_blocks(scop, factors.copies, kept) if kept else scop
 
@@ -63,7 +63,7 @@ class _Factors:
         if whole.guards or len(mul.accesses) != 2:
             return None
         places = dict(zip((own.name for own in mul.axes), whole.map, strict=True))
-        first, second = (self.cast(_composed(access, places)) for access in mul.accesses)
+        first, second = (self.cast(_compose_access(access, places)) for access in mul.accesses)
         if first is None or second is None:
             return None
         for sides in (
@@ -89,7 +89,7 @@ class _Factors:
     def through(self, access: Access, cast: PolyBlock) -> Access:
         """The read of what is cast in place of the cast."""
         places = dict(zip((own.name for own in cast.axes), access.map, strict=True))
-        return replace(_composed(cast.accesses[0], places), widen=F32)
+        return replace(_compose_access(cast.accesses[0], places), widen=F32)
 
     def whole(self, access: Access, cast: PolyBlock) -> Access:
         """The read of a tensor that has what is cast as often as the cast has it."""
@@ -97,7 +97,7 @@ class _Factors:
 
     def copy(self, cast: PolyBlock, read: Access) -> str:
         numbered = {own.name: axis(str(n)) for n, own in enumerate(cast.axes)}
-        key = (_composed(read, numbered), cast.shape)
+        key = (_compose_access(read, numbered), cast.shape)
         if key not in self.known:
             name = f"{cast.name}_full"
             while name in self.scop.by_name or name in self.scop.inputs:
@@ -119,13 +119,13 @@ class _Factors:
         return self.scop.inputs[name][0] if held is None else held.dtype
 
 
-def _composed(access: Access, places: Mapping[str, Expr]) -> Access:
+def _compose_access(access: Access, places: Mapping[str, Expr]) -> Access:
     """A read by a block whose axes are somewhere in those of another one."""
     guards = tuple(replace(g, expr=substitute(g.expr, places)) for g in access.guards)
     return replace(access, map=tuple(substitute(e, places) for e in access.map), guards=guards)
 
 
-def _streamed(scop: Scop) -> set[str]:
+def _blocks_of_streams(scop: Scop) -> set[str]:
     """The blocks of all streams."""
     return {name for chain in scop.chains if chain.kind == "stream" for name in chain.blocks}
 
@@ -143,12 +143,12 @@ def _with_blocks(
             if access.tensor in waiting:
                 blocks.append(waiting.pop(access.tensor))
         blocks.append(made)
-    found = replace(scop, blocks=tuple(_used(scop, blocks)))
+    found = replace(scop, blocks=tuple(_drop_unused(scop, blocks)))
     found = replace(found, edges=found.dependences)
     return replace(found, chains=find_chains(found))
 
 
-def _used(scop: Scop, blocks: Sequence[PolyBlock]) -> list[PolyBlock]:
+def _drop_unused(scop: Scop, blocks: Sequence[PolyBlock]) -> list[PolyBlock]:
     """Blocks without those that nothing is made of but had readers before."""
     known = {access.tensor for block in scop.blocks for access in block.accesses}
     needed = {access.tensor for _, access, _ in scop.outputs}

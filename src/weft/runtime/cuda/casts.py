@@ -89,7 +89,7 @@ def cast(tensor: DeviceTensor, dtype: str) -> DeviceTensor | None:
     made = empty(gpu, dtype, tensor.shape)
     made.era = tensor.era
     with gpu.lock:
-        function = _loaded(gpu, tensor.dtype, dtype)
+        function = _load_kernel(gpu, tensor.dtype, dtype)
         if function is None:
             return None
         storage = [ctypes.c_uint64(word) for word in (tensor.address, made.address, count)]
@@ -100,7 +100,7 @@ def cast(tensor: DeviceTensor, dtype: str) -> DeviceTensor | None:
     return made
 
 
-def _loaded(gpu: Gpu, given: str, wanted: str) -> Any:
+def _load_kernel(gpu: Gpu, given: str, wanted: str) -> Any:
     """The kernel for two dtypes on a device, loaded once."""
     loaded = _LOADED.setdefault(gpu, {})
     if (given, wanted) not in loaded:

@@ -141,9 +141,9 @@ class Nccl:
             self.world.meet(exchange.meeting, np.zeros((), np.uint8))
         for members in dict.fromkeys(exchange.meeting.members for exchange in exchanges):
             if members not in self._groups:
-                self._groups[members] = self._joined(members)
+                self._groups[members] = self._join_communicator(members)
 
-    def _joined(self, members: tuple[int, ...]) -> Any:
+    def _join_communicator(self, members: tuple[int, ...]) -> Any:
         nccl, place = self.nccl, members.index(self.world.rank)
         mine = np.frombuffer(bytes(nccl.get_unique_id()), np.uint8)
         said = self.world.broadcast(Meeting("the id of a communicator", members), mine)

@@ -156,15 +156,15 @@ class Turns:
         # One kernel for both: a branch is never ended for the number of bodies.
         most = base + (_MOST if isinstance(part, Loop) else _ANY)
         words = (int(value), flag, base + _TOTAL, most, base + _OVERRUN, part.step)
-        self._put(stream, self.tell, (*words, errors, count))
+        self._launch_one(stream, self.tell, (*words, errors, count))
 
     def put_enter(self, stream: Stream, body: int, before: int | None) -> None:
         """A body is entered; `before` is where its random numbers look for how often it was."""
         base = self.memory.address
         words = (base + _TOTAL, base + _COUNTS + 4 * body, before or base + _NOWHERE)
-        self._put(stream, self.enter, words)
+        self._launch_one(stream, self.enter, words)
 
-    def _put(self, stream: Stream, function: Any, words: tuple[int, ...]) -> None:
+    def _launch_one(self, stream: Stream, function: Any, words: tuple[int, ...]) -> None:
         storage = [ctypes.c_uint64(word) for word in words]
         table = pointer_table([ctypes.addressof(part) for part in storage])
         one, where = (1, 1, 1), ctypes.addressof(table)

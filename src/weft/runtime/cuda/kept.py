@@ -54,19 +54,21 @@ class Keeping:
         if changes != self._changes:
             # Any tensor of the device may have changed: only then the holder's are looked at one by
             # one.
-            if self._seen(inputs, data) != self._writes:
+            if self._count_writes(inputs, data) != self._writes:
                 return False
             self._changes = changes
         return True
 
     def note(self, holder: object, inputs: Sequence[DeviceTensor], data: Sequence[int]) -> None:
         """A run with these inputs has made everything."""
-        seen = self._seen(inputs, data)
+        seen = self._count_writes(inputs, data)
         if seen is not None:
             self._writes, self._changes = seen, self.stretches.resident.gpu.changes
             self._holder = weakref.ref(holder)
 
-    def _seen(self, inputs: Sequence[DeviceTensor], data: Sequence[int]) -> list[int] | None:
+    def _count_writes(
+        self, inputs: Sequence[DeviceTensor], data: Sequence[int]
+    ) -> list[int] | None:
         """How often the memory of each input was overwritten; None where somebody else may write
         into one, or nothing is kept."""
         if self.kept is None or not self.kept.steps or not set(data).isdisjoint(self.kept.inputs):

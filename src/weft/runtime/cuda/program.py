@@ -135,14 +135,16 @@ class Program:
                     self._handed = sorted(kept & self.donated)
                     done = all(inputs[number].era is not gpu.era for number in kept - self.donated)
                     self._launched = weakref.ref(holder) if done else _nobody
-                    self._moves = any(place.slot.number in data for place in self._given)
-                if self._given:
+                    self._moves = any(place.slot.number in data for place in self._donated_outputs)
+                if self._donated_outputs:
                     if not known or self._moves:
-                        self._blocks = blocks_of([outputs[place.number] for place in self._given])
+                        self._blocks = blocks_of(
+                            [outputs[place.number] for place in self._donated_outputs]
+                        )
                     overwritten(gpu, self._blocks)
-                found = known and self._keeping.holds(holder, inputs, data)
+                found = known and self._make_keeping.holds(holder, inputs, data)
                 if not found:
-                    self._keeping.forget()
+                    self._make_keeping.forget()
                 # Up to here nothing was started: whoever catches the error still has its donated
                 # inputs. Beyond, `walk.run` says so itself where it is so.
                 walk = Walk(stretches, self._functions, seed, kept=found)
@@ -151,10 +153,10 @@ class Program:
                 raise
             walk.run()
             if known and not found:
-                self._keeping.note(holder, inputs, data)
+                self._make_keeping.note(holder, inputs, data)
             for place in self._elsewhere:
                 number = place.number
-                outputs[number] = self._settled(resident, place, outputs[number])
+                outputs[number] = self._own_output(resident, place, outputs[number])
             era = gpu.era
             for tensor in outputs:
                 tensor.era = era
@@ -176,12 +178,12 @@ class Program:
         return [place for place in self._places if place.slot.space == "output"]
 
     @cached_property
-    def _given(self) -> list[_Place]:
+    def _donated_outputs(self) -> list[_Place]:
         """Outputs that lie in the memory of donated inputs."""
         return [place for place in self._places if place.is_given]
 
     @cached_property
-    def _keeping(self) -> Keeping:
+    def _make_keeping(self) -> Keeping:
         """What stays from run to run."""
         assert self._stretches is not None
         return Keeping(self._stretches, self.donated)
@@ -204,7 +206,7 @@ class Program:
             return DeviceTensor(gpu, given.address, spec.dtype, spec.shape, given.owner)
         return fresh(gpu, spec.dtype, spec.shape, place.bytes, "results")
 
-    def _settled(self, resident: Resident, place: _Place, tensor: DeviceTensor) -> DeviceTensor:
+    def _own_output(self, resident: Resident, place: _Place, tensor: DeviceTensor) -> DeviceTensor:
         """An output as its reader's own: not an input that is still somebody else's, a constant or
         a state."""
         if place.slot.space == "input":
@@ -285,7 +287,7 @@ class Program:
     ) -> None:
         kept = params if holder is not None and holder is self._holder else frozenset()
         self._launched = _nobody
-        self._keeping.forget()
+        self._make_keeping.forget()
         # Whoever is interrupted below leaves parameters of two holders behind.
         self._holder = None
         for key, size in resident.sizes.items():

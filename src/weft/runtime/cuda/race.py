@@ -92,7 +92,7 @@ class Race:
             raise UserError("a program with steps of the host's, or with jumps, enters no race")
         with self.gpu.lock:
             contestant = _Contestant(Resident(self.gpu, artifact, ()))
-            self._put(contestant, 0)
+            self._enqueue_run(contestant, 0)
             self.gpu.wait()
             self.contestants.append(contestant)
 
@@ -108,7 +108,7 @@ class Race:
                 order = list(range(len(self.contestants)))
                 shuffled.shuffle(order)
                 for number in order:
-                    times[number].append(self._timed(self.contestants[number]))
+                    times[number].append(self._time_run(self.contestants[number]))
         return [statistics.median(found) for found in times]
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class Race:
 
     # -- one contestant --------------------------------------------------------------------------
 
-    def _put(self, contestant: _Contestant, number: int) -> None:
+    def _enqueue_run(self, contestant: _Contestant, number: int) -> None:
         """One run, on some set."""
         resident = contestant.resident
         resident.external = self._addresses(number % len(self.sets))
@@ -138,26 +138,26 @@ class Race:
 
     def _record(self, contestant: _Contestant) -> None:
         """Enough runs for a round, of every set as many."""
-        once = self._captured(contestant, len(self.sets))
+        once = self._capture_runs(contestant, len(self.sets))
         # The first start of a graph brings it to the device: only the second one is timed.
-        self._timed(once)
-        seconds = self._timed(once)
+        self._time_run(once)
+        seconds = self._time_run(once)
         turns = min(_ROUND_SECONDS / max(seconds, 1e-7), _MOST_RUNS) / len(self.sets)
         if turns < 2:
             contestant.graph, contestant.runs = once.graph, once.runs
             return
         if once.graph is not None:
             once.graph.close()
-        more = self._captured(contestant, round(turns) * len(self.sets))
+        more = self._capture_runs(contestant, round(turns) * len(self.sets))
         contestant.graph, contestant.runs = more.graph, more.runs
 
-    def _captured(self, contestant: _Contestant, runs: int) -> _Contestant:
+    def _capture_runs(self, contestant: _Contestant, runs: int) -> _Contestant:
         with recording(self.gpu.stream) as graph:
             for number in range(runs):
-                self._put(contestant, number)
+                self._enqueue_run(contestant, number)
         return _Contestant(contestant.resident, graph, runs)
 
-    def _timed(self, contestant: _Contestant) -> float:
+    def _time_run(self, contestant: _Contestant) -> float:
         """The seconds of a run: those of the whole graph, shared out."""
         graph, stream = contestant.graph, self.gpu.stream
         assert graph is not None

@@ -82,13 +82,13 @@ class Resident:
         """Where results are that stay from run to run, by their numbers."""
         self._reserve(state)
         self._runs = [memory for (space, _), memory in self.fixed.items() if space == "run"]
-        self.kernels = [self._loaded(code) for code in artifact.kernels]
-        self.sections, self.turns = self._turning()
+        self.kernels = [self._load_code(code) for code in artifact.kernels]
+        self.sections, self.turns = self._find_sections()
         self.reports = self.turns is not None or any(code.reports for code in artifact.kernels)
         self.errors = self._take(_WORD * max(1, len(artifact.steps)), "error words")
         self._forget()
 
-    def _turning(self) -> tuple[list[Section], Turns | None]:
+    def _find_sections(self) -> tuple[list[Section], Turns | None]:
         """What goes to the device as one piece, with branches and loops where it can turn."""
         steps = self.artifact.steps
         quiet = {n for n in range(self.artifact.bodies) if ("run", n) not in self.fixed}
@@ -110,7 +110,7 @@ class Resident:
         self._returns.append(block.free)
         return block
 
-    def _loaded(self, code: KernelCode) -> LoadedKernel | None:
+    def _load_code(self, code: KernelCode) -> LoadedKernel | None:
         """A kernel ready to be launched; None where it has nothing to do."""
         if not code.grid[0]:
             return None

@@ -92,7 +92,7 @@ class Walk:
             here, started = position, time.perf_counter()
             if self.resident.is_straight(position):
                 position = self._straight_until(position)
-                seconds[here:position] += self._put(range(here, position))
+                seconds[here:position] += self._time_steps(range(here, position))
             else:
                 position = self.turn(position)
                 seconds[here] += time.perf_counter() - started
@@ -107,7 +107,7 @@ class Walk:
         bent = (at for at in range(position, end) if not self.resident.is_straight(at))
         return next(bent, end)
 
-    def _put(self, places: range) -> list[float]:
+    def _time_steps(self, places: range) -> list[float]:
         """Steps that follow each other without a pause of the host; the seconds of each."""
         stream = self.resident.gpu.stream
         points = [self.resident.gpu.device.event() for _ in range(len(places) + 1)]
@@ -161,12 +161,12 @@ class Walk:
 
     def _holds(self, buffer: int) -> bool:
         """Whether the i1 in a buffer is true. What went wrong before it was made comes first."""
-        (flag,) = self._read([(buffer, TensorSpec("", "i1", ()))])
+        (flag,) = self._download([(buffer, TensorSpec("", "i1", ()))])
         return bool(flag)
 
     def _call(self, call: HostCall) -> None:
         """Hand whole tensors to a function of the host, and keep what it returns."""
-        arrays = self._read(call.inputs)
+        arrays = self._download(call.inputs)
         results = self.host[call.call](arrays, self.seed)
         for result, (number, spec) in zip(results, call.outputs, strict=True):
             found = np.asarray(result, BY_NAME[spec.dtype].numpy).reshape(spec.shape)
@@ -175,7 +175,7 @@ class Walk:
                 self.resident.address(slot), np.ascontiguousarray(found)
             )
 
-    def _read(self, places: Sequence[tuple[int, TensorSpec]]) -> list[Array]:
+    def _download(self, places: Sequence[tuple[int, TensorSpec]]) -> list[Array]:
         """Tensors of the device, all work before them done and found right."""
         resident, stream = self.resident, self.resident.gpu.stream
         found = [np.empty(spec.shape, BY_NAME[spec.dtype].numpy) for _, spec in places]

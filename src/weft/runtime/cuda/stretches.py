@@ -132,30 +132,30 @@ class Stretches:
         if found is None or found.key != key:
             found = stretch.graphs.get(key)
             if found is None:
-                found = stretch.graphs[key] = self._made(stretch, key)
+                found = stretch.graphs[key] = self._make_graph(stretch, key)
             else:
                 stretch.graphs.move_to_end(key)
             stretch.last = found
         return found
 
-    def _made(self, stretch: Stretch, key: tuple[int, ...]) -> _Recorded:
+    def _make_graph(self, stretch: Stretch, key: tuple[int, ...]) -> _Recorded:
         """A graph for a new set of addresses."""
         if len(stretch.graphs) < _KEPT:
-            return self._recorded(stretch, key)
+            return self._record_graph(stretch, key)
         # Should telling it fail, the graph is one of no set of addresses: nobody may find it as the
         # last one.
         stretch.last = None
         _, old = stretch.graphs.popitem(last=False)
         if stretch.section.turns:
             old.graph.close()
-            return self._recorded(stretch, key)
+            return self._record_graph(stretch, key)
         pairs = zip(stretch.touched, old.key, key, strict=True)
         moved = [place for place, before, now in pairs if before != now]
         # Nobody but NCCL knows how to tell its nodes: the graph is recorded again where one of its
         # places has moved.
         if not old.untold.isdisjoint(moved):
             old.graph.close()
-            return self._recorded(stretch, key)
+            return self._record_graph(stretch, key)
         self._tell(old, dict.fromkeys(n for place in moved for n in stretch.users[place]))
         old.key = key
         return old
@@ -177,12 +177,12 @@ class Stretches:
 
     # -- recording -------------------------------------------------------------------------------
 
-    def _recorded(self, stretch: Stretch, key: tuple[int, ...]) -> _Recorded:
+    def _record_graph(self, stretch: Stretch, key: tuple[int, ...]) -> _Recorded:
         resident, stream = self.resident, self.resident.gpu.stream
         turns, nodes, untold = resident.turns, dict[int, Any](), set[Place]()
         with recording(stream) as graph:
             if stretch.section.turns and turns is not None:
-                self._put(stretch.section.parts, stream, turns, 0)
+                self._record_parts(stretch.section.parts, stream, turns, 0)
             else:
                 numbers = [part for part in stretch.section.parts if isinstance(part, int)]
                 for number in resident.put_straight(numbers, stream):
@@ -193,21 +193,23 @@ class Stretches:
                         (nodes[number],) = recording_place(stream).nodes
         return _Recorded(graph, key, nodes, untold)
 
-    def _put(self, parts: Sequence[Part], stream: Stream, turns: Turns, depth: int) -> None:
+    def _record_parts(
+        self, parts: Sequence[Part], stream: Stream, turns: Turns, depth: int
+    ) -> None:
         """Record parts with a stream; the bodies in them with streams of their own."""
         for part in parts:
             if isinstance(part, int):
                 self.resident.put(part, stream)
                 continue
             if isinstance(part, Loop):
-                self._put(part.head, stream, turns, depth)
+                self._record_parts(part.head, stream, turns, depth)
             value, words = condition(stream), self._words(part)
             turns.put_tell(stream, value, part, *words)
             bodies = branch(stream, value, loops=isinstance(part, Loop))
             inner = turns.stream_at(depth)
             for body, inside in zip(bodies, _insides(part), strict=True):
                 with recording_into(inner, body):
-                    self._put(inside, inner, turns, depth + 1)
+                    self._record_parts(inside, inner, turns, depth + 1)
                     if isinstance(part, Loop):
                         # The value that the loop looks at for the next turn is told at the end of
                         # the body, after the head.

@@ -67,13 +67,13 @@ class Watched(Walk):
     def replay(self, stretch: Stretch) -> None:
         section = stretch.section
         steps = range(section.first, section.last)
-        with self._launching([at for at in steps if self._is_work(at)]):
+        with self._note_launch([at for at in steps if self._is_work(at)]):
             super().replay(stretch)
 
     def turn(self, position: int) -> int:
         step = self.steps[position]
         if self._is_work(position):
-            with self._launching([position]):
+            with self._note_launch([position]):
                 return super().turn(position)
         if not isinstance(step, HostCall):
             return super().turn(position)
@@ -90,7 +90,7 @@ class Watched(Walk):
         return isinstance(step, Launch | CopyBuffer) or position in self.resident.exchanges
 
     @contextmanager
-    def _launching(self, steps: Sequence[int]) -> Iterator[None]:
+    def _note_launch(self, steps: Sequence[int]) -> Iterator[None]:
         """What the host asks for inside is in the stream, from point to point."""
         if not steps or len(self._seen.laps) >= MOST_LAPS:
             yield

@@ -47,13 +47,13 @@ class Journal:
         self.backend = backend
         self.done: dict[str, Result] = {}
         """What the file already holds for this backend, by case."""
-        self._read()
+        self._read_lines()
         try:
             self._file = path.open("a", encoding="utf-8")
         except OSError as error:
             raise UserError(f"cannot write {path}: {error.strerror or error}") from None
 
-    def _read(self) -> None:
+    def _read_lines(self) -> None:
         if not self.path.exists():
             return
         try:

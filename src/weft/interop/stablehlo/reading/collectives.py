@@ -238,14 +238,14 @@ _Split: TypeAlias = tuple[Mesh | None, dict[int, tuple[str, ...]]]
 def _shardings(at: Site, name: str, manual: set[str]) -> list[_Split]:
     """For each value the mesh, and the axes of the mesh along which an axis of it is split."""
     text = str(at.attr(name))
-    found = [_sharding(at, one, manual) for one in _SHARDING.finditer(text)]
+    found = [_read_sharding(at, one, manual) for one in _SHARDING.finditer(text)]
     wanted = len(at.op.operands if name == "in_shardings" else at.op.results)
     if len(found) != wanted or ":(" in text:
         at.refuse(f"its {name} split an axis of the mesh, or name no mesh of the module")
     return found
 
 
-def _sharding(at: Site, text: re.Match[str], manual: set[str]) -> _Split:
+def _read_sharding(at: Site, text: re.Match[str], manual: set[str]) -> _Split:
     mesh, dims, rest = text.groups()
     if "unreduced" in rest:
         at.refuse("a value of it is a sum that was not made yet")

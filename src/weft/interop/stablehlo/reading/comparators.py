@@ -140,14 +140,14 @@ class _Comparator:
             if len(op.results) != 1 or op.blocks:
                 raise _Other
             if op.name == "compare":
-                found = self._asked(op)
+                found = self._read_comparison(op)
                 if found is not None:
                     asked[op.results[0]] = found
         if not 0 < len(self.found) <= MOST_KEYS:
             raise _Other
         return asked
 
-    def _asked(self, op: HloOp) -> _Asked | None:
+    def _read_comparison(self, op: HloOp) -> _Asked | None:
         left, right = op.operands
         form, exchanged = self._form(left)
         if form == exchanged or self._form(right) != (exchanged, form):

@@ -163,17 +163,17 @@ class _Names:
         self._made: dict[tuple[object, ...], Symbol] = {}
 
     def of_parameter(self, number: int) -> Dim:
-        return self._settled(Symbol(f"n{number}"))
+        return self._resolve_dim(Symbol(f"n{number}"))
 
     def of_value(self, number: int) -> Dim:
         """The name of the size that a parameter holds as its value."""
-        return self._settled(Symbol(f"v{number}"))
+        return self._resolve_dim(Symbol(f"v{number}"))
 
     def made_by(self, *place: object) -> Dim:
         """The name of a size that an operation makes, the same for the same place every time."""
-        return self._settled(self._made.setdefault(place, Symbol(f"d{len(self._made)}")))
+        return self._resolve_dim(self._made.setdefault(place, Symbol(f"d{len(self._made)}")))
 
-    def _settled(self, name: Dim) -> Dim:
+    def _resolve_dim(self, name: Dim) -> Dim:
         while isinstance(name, Symbol) and name in self._known:
             name = self._known[name]
         return name
@@ -301,7 +301,7 @@ class _Walk:
         inside = {**env, **dict(zip(block.arguments, args, strict=True))}
         self.kinds.update(zip(block.arguments, block.types, strict=True))
         for op in block.ops:
-            self._read(b, op, inside)
+            self._read_operation(b, op, inside)
         return [inside[number] for number in block.returned]
 
     def keep_fields(self, b: BodyBuilder, value: Value, fields: Mapping[str, Any]) -> None:
@@ -345,7 +345,7 @@ class _Walk:
         self.calls.pop()
         return found
 
-    def _read(self, b: BodyBuilder, op: HloOp, env: dict[int, Value]) -> None:
+    def _read_operation(self, b: BodyBuilder, op: HloOp, env: dict[int, Value]) -> None:
         lower = LOWERINGS.get(op.name)
         if lower is None:
             reason = REFUSED.get(op.name, "it is none of the operations that Weft knows")
@@ -354,7 +354,7 @@ class _Walk:
         check_quantised(site, [self.kinds[number] for number in op.operands])
         first = len(b._types)
         self.reading.append(op)
-        found = self._lowered(lower, site)
+        found = self._lower_at(lower, site)
         self.reading.pop()
         values = [found] if isinstance(found, Value) else list(found)
         env.update(zip(op.results, values, strict=True))
@@ -369,7 +369,7 @@ class _Walk:
                 f"expanded; {op.place}"
             )
 
-    def _lowered(self, lower: Lowering, site: Site) -> Value | Sequence[Value]:
+    def _lower_at(self, lower: Lowering, site: Site) -> Value | Sequence[Value]:
         try:
             return lower(site)
         except _SameSize as found:

@@ -107,7 +107,7 @@ class BlockedContraction(Panels):
         self.blocking, self.roles = blocking, self.kernel.roles
         self.reduce = self.kernel.let(self.roles.contraction)
         lhs, rhs = self._factors()
-        panels = self._lying(blocking)
+        panels = self._panels_in_memory(blocking)
         summed = panels.summed if panels else self.roles.k
         self.lanes, number = blocking.lanes, len(self.numbers)
         self.origins: dict[int, tuple[Expr, Expr]] = {}
@@ -164,7 +164,7 @@ class BlockedContraction(Panels):
             stack += operands(let)
         return found
 
-    def _lying(self, blocking: Blocking) -> PanelForm | None:
+    def _panels_in_memory(self, blocking: Blocking) -> PanelForm | None:
         """The operand that lies in panels, if the plan has it read so."""
         return panels_of(self.kernel, self.tensors) if blocking.lies else None
 
@@ -250,7 +250,7 @@ class BlockedContraction(Panels):
         summed = self._size(self.roles.k)
         many = summed // self.blocking.depth > _MANY
         if self.totals == self.sums and many:
-            self._clear(root, self.sums, block, self._nothing())
+            self._clear(root, self.sums, block, self._neutral_zero())
             self._sum_up(root, block, constant(0), summed, clear=True)
         elif self.totals == self.sums:
             self._sum_up(root, block, constant(0), summed, finishes=self.rows_in_turn)
@@ -264,7 +264,7 @@ class BlockedContraction(Panels):
         if self.totals != self.sums or many or not self.rows_in_turn:
             self._finish_block(root, block)
 
-    def _nothing(self) -> float | int:
+    def _neutral_zero(self) -> float | int:
         """What changes no number that it is added to, also no zero."""
         # x + -0.0 is x, also for -0.0; 0.0 would make 0.0 of that.
         return -0.0 if self.reduce.dtype.is_float else 0

@@ -118,7 +118,7 @@ class Code:
         found = self._known.get(text)
         if found is None:
             depth = self._depth_of(text) if self._parts else 0
-            found = self._known[text] = self._written(text, scalar, lanes, depth)
+            found = self._known[text] = self._write_value(text, scalar, lanes, depth)
             if depth:
                 self._parts[depth - 1].known.append(text)
         return found
@@ -136,9 +136,9 @@ class Code:
 
     def result(self, text: str, scalar: str, lanes: int = 1) -> Val:
         """The result of an instruction that is written now, whatever stands already."""
-        return self._written(text, scalar, lanes, len(self._parts))
+        return self._write_value(text, scalar, lanes, len(self._parts))
 
-    def _written(self, text: str, scalar: str, lanes: int, depth: int) -> Val:
+    def _write_value(self, text: str, scalar: str, lanes: int, depth: int) -> Val:
         name = self.fresh()
         if depth:
             self._depths[name] = depth
@@ -313,14 +313,16 @@ class Code:
         instructions."""
         count, lanes = len(rows), rows[0].lanes
         inner = min(count, _LANES_OF_16_BYTES.get(rows[0].scalar, count))
-        groups = [self._zipped(rows[at : at + inner]) for at in range(0, count, inner)]
-        dealt = [self._dealt(list(chunks), inner, count) for chunks in zip(*groups, strict=True)]
+        groups = [self._zip_rows(rows[at : at + inner]) for at in range(0, count, inner)]
+        dealt = [
+            self._deal_chunks(list(chunks), inner, count) for chunks in zip(*groups, strict=True)
+        ]
         rows = [dealt[n % inner][n // inner] for n in range(count)]
         if lanes == count:
             return rows
         return [self._part(rows[n % count], n // count * count, count) for n in range(lanes)]
 
-    def _zipped(self, rows: list[Val]) -> list[Val]:
+    def _zip_rows(self, rows: list[Val]) -> list[Val]:
         """Rows turned in stretches of as many lanes as there are rows."""
         count = len(rows)
         for _ in range(count.bit_length() - 1):
@@ -328,7 +330,7 @@ class Code:
             rows = [half for a, b in pairs for half in self._interleave(a, b, count)]
         return rows
 
-    def _dealt(self, rows: list[Val], chunk: int, stretch: int) -> list[Val]:
+    def _deal_chunks(self, rows: list[Val], chunk: int, stretch: int) -> list[Val]:
         """Rows turned in stretches, chunks of lanes at a time."""
         if len(rows) == 1:
             return rows
@@ -338,7 +340,7 @@ class Code:
             taken = [lane for start in every[first::2] for lane in range(start, start + chunk)]
             pairs = zip(rows[::2], rows[1::2], strict=True)
             some = [self._of_stretches(a, b, (taken, taken), stretch) for a, b in pairs]
-            sides.append(self._dealt(some, chunk, stretch))
+            sides.append(self._deal_chunks(some, chunk, stretch))
         return [row for pair in zip(*sides, strict=True) for row in pair]
 
     def _of_stretches(

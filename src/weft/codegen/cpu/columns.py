@@ -114,7 +114,7 @@ class ColumnSums(Reductions):
             self._begin(loop, tile, total)
             self._add(inner)
             close(inner, loop)
-            loop.body.append(_in_tile(tile, *self._held(total)))
+            loop.body.append(_in_tile(tile, *self._store_sums(total)))
             loop.close()
         row.close()
 
@@ -152,7 +152,7 @@ class ColumnSums(Reductions):
                 self._emit(let.expr.value, inner)
                 inner.body.append(ir.Accumulate(f"sum{number}", let.expr.value))
 
-    def _held(self, place: Expr) -> Iterator[ir.Stmt]:
+    def _store_sums(self, place: Expr) -> Iterator[ir.Stmt]:
         """What registers hold, written back."""
         for number in range(len(self.sums)):
             yield ir.Finish(f"after{number}", (f"sum{number}",))

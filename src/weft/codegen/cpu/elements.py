@@ -138,7 +138,7 @@ class Elements:
             case "share":
                 return self._share(*code.level(*args))
             case "exp_nonpositive":
-                return self._lowered(self._float("exp_lifted", args))
+                return self._lower_exponent(self._float("exp_lifted", args))
             case "rsqrt":
                 return code.binary("fdiv", one, code.intrinsic("llvm.sqrt", x))
             case _ if fn in elementary.FUNCTIONS:
@@ -218,10 +218,10 @@ class Elements:
         least = number(elementary.LEAST[part.scalar], total.scalar, total.lanes)
         subnormal = code.compare("fcmp ult", part, code.binary("fmul", raised, least))
         return code.unless(
-            subnormal, lambda: divided(raised), lambda: self._lowered(divided(total))
+            subnormal, lambda: divided(raised), lambda: self._lower_exponent(divided(total))
         )
 
-    def _lowered(self, x: Val) -> Val:
+    def _lower_exponent(self, x: Val) -> Val:
         """A lifted number as it is. Only x86-64 takes its time for subnormal ones."""
         if "asimd" not in self.features:
             return elementary.apply(self.code, "lowered", x)

@@ -87,7 +87,7 @@ class Lowering(Reductions):
     ) -> None:
         super().__init__(kernel, tensors, refs, tiling)
         self.reduced = reduced_axes(kernel)
-        self.lifted = self._lifted()
+        self.lifted = self._find_lifted()
         self.packed: tuple[Expr, int] | None = None
         """While a piece with packed columns is built: its first column, and how many it has."""
         self.scratch_elements = 0
@@ -295,7 +295,7 @@ class Lowering(Reductions):
         block: Segment,
     ) -> None:
         """All rows of a piece, tile by tile, next to its columns, which may be copied first."""
-        packing = self._packing()
+        packing = self._find_packing()
         start = substitute(
             places[packing.columns_axis], {var: constant(0) for var, _, _ in wrappers}
         )
@@ -322,7 +322,7 @@ class Lowering(Reductions):
         columns: tuple[Expr, int],
     ) -> None:
         """Loops that copy the operand: one row of columns for every summed index."""
-        packing = self._packing()
+        packing = self._find_packing()
         let = self.lets[packing.value]
         if not isinstance(let.expr, Read):
             raise InternalError("only a read can be packed")
@@ -339,7 +339,7 @@ class Lowering(Reductions):
         for made in leaf.chain()[:0:-1]:
             made.close()
 
-    def _packing(self) -> Packing:
+    def _find_packing(self) -> Packing:
         if self.tiling.packing is None:
             raise InternalError("nothing is packed here")
         return self.tiling.packing
@@ -353,10 +353,10 @@ class Lowering(Reductions):
         row = constant(0)
         for name in self._summed_axes():
             row = row * self.kernel.sizes[name] + bindings[name]
-        return row * width + (bindings[self._packing().columns_axis] - start)
+        return row * width + (bindings[self._find_packing().columns_axis] - start)
 
     def _load(self, let: Let, read: Read, scope: Scope) -> ir.Load:
-        if self.packed is not None and let.name == self._packing().value:
+        if self.packed is not None and let.name == self._find_packing().value:
             address = self._scratch_address(scope.bindings(), self.packed)
             return ir.Load(let.name, len(self.numbers), address)
         return super()._load(let, read, scope)

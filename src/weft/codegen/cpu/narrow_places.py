@@ -128,8 +128,8 @@ def _in_strips(loop: ir.For, turns: int, search: _Search) -> ir.For:
     body: tuple[ir.Stmt, ...] = (
         replace(search.init, acc=_narrow(search.init.acc), dtype=search.counter),
         ir.Let(none, search.counter, "const", value=most),
-        replace(counted, body=_counting(loop.body, search, axis(loop.var) - first)),
-        *in_loops(search.init, _widened(loop, search, first)),
+        replace(counted, body=_count_turns(loop.body, search, axis(loop.var) - first)),
+        *in_loops(search.init, _widen_place(loop, search, first)),
     )
     return ir.For(var, constant(0), constant(strips), 1, LoopKind.SERIAL, body)
 
@@ -138,14 +138,14 @@ def _narrow(name: str) -> str:
     return f"{name}.turn"
 
 
-def _counting(body: tuple[ir.Stmt, ...], search: _Search, turn: Expr) -> tuple[ir.Stmt, ...]:
+def _count_turns(body: tuple[ir.Stmt, ...], search: _Search, turn: Expr) -> tuple[ir.Stmt, ...]:
     """The statements of a turn, with its number in the strip for the place."""
     place, chosen = search.place, search.chosen
 
     def changed(stmt: ir.Stmt) -> ir.Stmt:
         match stmt:
             case ir.For():
-                return replace(stmt, body=_counting(stmt.body, search, turn))
+                return replace(stmt, body=_count_turns(stmt.body, search, turn))
             case ir.Let(name=place.name):
                 return ir.Let(_narrow(place.name), search.counter, "index", index=turn)
             case ir.Let(name=chosen.name):
@@ -158,7 +158,7 @@ def _counting(body: tuple[ir.Stmt, ...], search: _Search, turn: Expr) -> tuple[i
     return tuple(map(changed, body))
 
 
-def _widened(loop: ir.For, search: _Search, first: Expr) -> tuple[ir.Stmt, ...]:
+def _widen_place(loop: ir.For, search: _Search, first: Expr) -> tuple[ir.Stmt, ...]:
     """The place that an instance of the strip has found, for the instance of the whole."""
     stem, index = search.place.name, search.place.index
     if index is None:

@@ -166,7 +166,7 @@ def _rows(routine: ir.Routine, piece: ir.For, loop: ir.For) -> Iterator[_Row]:
         inside = any(each.kind is SERIAL for each in around)
         if inside or stmt.buffer >= len(routine.buffers) or piece.var not in axes_of(stmt.address):
             continue
-        run = _run(stmt.address, around)
+        run = _run_length(stmt.address, around)
         if run is None or coefficient(stmt.address, loop.var) != run:
             continue
         arg = routine.buffers[stmt.buffer]
@@ -177,7 +177,7 @@ def _rows(routine: ir.Routine, piece: ir.For, loop: ir.For) -> Iterator[_Row]:
             yield _Row(stmt.buffer, first, run * size, size)
 
 
-def _run(address: Expr, tile: tuple[ir.For, ...]) -> int | None:
+def _run_length(address: Expr, tile: tuple[ir.For, ...]) -> int | None:
     """How many neighbours the loops of a tile reach together; None where they are not that."""
     run = 1
     for each in reversed([each for each in tile if each.var in axes_of(address)]):

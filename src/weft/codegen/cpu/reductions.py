@@ -167,9 +167,9 @@ class Reductions(Statements):
         base.body[marker:marker] = list(opened.values())
         for name in group:
             home.names.add(name)
-            home.body += self._finished(self.lets[name], tuple(pending[name]))
+            home.body += self._finish_sum(self.lets[name], tuple(pending[name]))
 
-    def _finished(self, let: Let, accs: tuple[str, ...]) -> tuple[ir.Stmt, ...]:
+    def _finish_sum(self, let: Let, accs: tuple[str, ...]) -> tuple[ir.Stmt, ...]:
         """A reduction from its accumulators; the sum of lifted exponentials is brought down."""
         if not isinstance(let.expr, Reduce) or let.expr.value not in self.lifted:
             return (ir.Finish(let.name, accs),)

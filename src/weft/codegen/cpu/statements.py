@@ -48,7 +48,7 @@ class Statements:
         self.lets = {let.name: let for let in kernel.body}
         self.checks = [let.expr for let in kernel.body if isinstance(let.expr, Check)]
         self.lifted = frozenset[str]()
-        """Exponentials that are computed a power of two too large, see `_lifted`."""
+        """Exponentials that are computed a power of two too large, see `_find_lifted`."""
         self.fresh = 0
 
     def _params(self) -> tuple[ir.ParamArg, ...]:
@@ -137,7 +137,7 @@ class Statements:
         top = self.lets[expr.rhs].expr if expr.rhs in self.lets else None
         return isinstance(top, Reduce) and (top.fn, top.value) == ("max", expr.lhs)
 
-    def _lifted(self) -> frozenset[str]:
+    def _find_lifted(self) -> frozenset[str]:
         """The exponentials of softmaxes of which nothing but sums and shares is made: all of a row
         are computed so many times too large that none is subnormal, and sums and shares are
         brought down."""

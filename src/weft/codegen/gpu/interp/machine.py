@@ -66,7 +66,9 @@ def run(
     left = Budget(budget)
     arrays = [found[name] for found in (buffers, *others) for name in kernel.buffers]
     space = Workspace(kernel.workspace) if kernel.workspace else None
-    shared = Launch(kernel, arrays, timing, space, left, frozenset(_waiting(kernel.body)))
+    shared = Launch(
+        kernel, arrays, timing, space, left, frozenset(_addresses_of_waits(kernel.body))
+    )
     clusters = (
         Cluster([Block(shared, first + n) for n in range(size)])
         for size in [kernel.cluster]
@@ -84,16 +86,16 @@ def run(
         space.finish()
 
 
-def _waiting(statements: Sequence[ir.Stmt]) -> Iterator[int]:
+def _addresses_of_waits(statements: Sequence[ir.Stmt]) -> Iterator[int]:
     """The addresses of statements in which a warp may have to wait."""
     for statement in statements:
         match statement:
             case ir.For(body=body):
-                inside = set(_waiting(body))
+                inside = set(_addresses_of_waits(body))
             case ir.If(then=then, otherwise=otherwise):
-                inside = {*_waiting(then), *_waiting(otherwise)}
+                inside = {*_addresses_of_waits(then), *_addresses_of_waits(otherwise)}
             case ir.Roles(cases=cases):
-                inside = {found for case in cases for found in _waiting(case.body)}
+                inside = {found for case in cases for found in _addresses_of_waits(case.body)}
             case _:
                 inside = {id(statement)} if isinstance(statement, _WAITING) else set()
         if inside:

@@ -94,20 +94,20 @@ class SharedMemory:
 
     def load(self, start: Array | int, count: int, what: str) -> Array:
         """`count` bytes from each start."""
-        return self._held(self.places(start, count), what)
+        return self._load_bytes(self.places(start, count), what)
 
     def load_each(self, start: Array, count: int, warp: int, what: str, lanes: Array) -> Array:
         """The same, read by some lanes of a warp, each for itself: it is noted, too."""
         places = self.places(start, count)
         self.races.reads(warp, places, what, lanes)
-        return self._held(places, what)
+        return self._load_bytes(places, what)
 
     def check_readable(self, start: Array, count: int, what: str) -> None:
         """`count` bytes from each start are there, and the plain stores that made them fenced."""
         self._check_there(self.places(start, count), what)
         self.check_fenced(start, what)
 
-    def _held(self, places: Array, what: str) -> Array:
+    def _load_bytes(self, places: Array, what: str) -> Array:
         self._check_there(places, what)
         found: Array = self.bytes[places]
         return found

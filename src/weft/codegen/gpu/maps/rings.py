@@ -156,7 +156,7 @@ class Rings(Walk):
 
     def in_turn(self, part: Part, names: Sequence[str], groups: Sequence[Group]) -> None:
         """Values of all points, those of one Let after the other."""
-        windows = {name for let in part.lets.values() for name in _reduced(let.expr)}
+        windows = {name for let in part.lets.values() for name in _reduced_axes(let.expr)}
         wanted: dict[str, None] = {}
 
         def visit(name: str) -> None:
@@ -240,5 +240,5 @@ def _where(cond: Scalar, body: list[ir.Stmt]) -> list[ir.Stmt]:
     return body if cond == ALWAYS else [ir.If(cond, tuple(body))]
 
 
-def _reduced(expr: object) -> tuple[str, ...]:
+def _reduced_axes(expr: object) -> tuple[str, ...]:
     return expr.axes if isinstance(expr, Reduce) else ()

@@ -64,11 +64,11 @@ class _Together(Map):
         for place, begin in enumerate(begins[1:], 1):
             yield ir.Let(f"past{place}", begin <= BLOCK)
         inside, each = Name("inside"), Name("each")
-        yield ir.Let(inside.name, BLOCK - _chosen(begins))
-        yield ir.Let(each.name, _chosen(self.blocks))
+        yield ir.Let(inside.name, BLOCK - _choose_by_length(begins))
+        yield ir.Let(each.name, _choose_by_length(self.blocks))
         yield ir.Let("own", inside % each)
-        yield ir.Let("vectors", _chosen(self.vectors))
-        yield ir.TakeSet(_chosen(firsts) + inside // each)
+        yield ir.Let("vectors", _choose_by_length(self.vectors))
+        yield ir.TakeSet(_choose_by_length(firsts) + inside // each)
         yield from self.turns(Name("own"), Name("vectors"))
 
     def point(self, root: Scope) -> None:
@@ -78,7 +78,7 @@ class _Together(Map):
         self.store_points(group, self.axis, axes)
 
 
-def _chosen(values: Sequence[int]) -> Scalar:
+def _choose_by_length(values: Sequence[int]) -> Scalar:
     """Of numbers for all lengths that of the block's."""
     found: Scalar = Lit(values[0])
     for place, (before, value) in enumerate(pairwise(values), 1):

@@ -56,7 +56,7 @@ def _transposed_refusals(
     if crossing is None:
         yield refuse("Block", "no operand lies across the results")
         return
-    rows, turned = kernel.sizes[crossing.rows], _staged(kernel, tensors, crossing)
+    rows, turned = kernel.sizes[crossing.rows], _staged_lets(kernel, tensors, crossing)
     for vector in (plan.vector, *(_access_elements(let.dtype, rows) for let in turned)):
         if plan.block % vector or (plan.block * plan.block) % (plan.threads * vector):
             yield refuse(
@@ -87,7 +87,7 @@ def _blocks_along(
     return found
 
 
-def _staged(kernel: Kernel, tensors: Mapping[str, Tensor], crossing: Crossing) -> list[Let]:
+def _staged_lets(kernel: Kernel, tensors: Mapping[str, Tensor], crossing: Crossing) -> list[Let]:
     """What goes through shared memory: reads that lie across the results, or what is made of these
     alone where that is less."""
     reads = [let for let, _ in turned_reads(kernel, tensors, crossing)]
@@ -174,7 +174,9 @@ class Blocks(Staged[_Layout]):
         assert crossing is not None
         self.crossing, self.rows = crossing, row_axes(kernel, tensors, crossing)
         rows = kernel.sizes[crossing.rows]
-        staged = [(t, _Layout(t.dtype, rows, plan)) for t in _staged(kernel, tensors, crossing)]
+        staged = [
+            (t, _Layout(t.dtype, rows, plan)) for t in _staged_lets(kernel, tensors, crossing)
+        ]
         sizes = _blocks_along(kernel, crossing, self.rows, plan.block)
         super().__init__(kernel, refs, plan, staged, sizes, target)
         self.inside: dict[int, _Inside] = {}

@@ -132,7 +132,7 @@ class Part(Emitter):
         matters where an index divides."""
         known = dict(self.indexer.ranges)
         before = {self.column: column, self.along.axis: self.along.first}
-        for name in _divided(self.kernel) & before.keys():
+        for name in _divided_axes(self.kernel) & before.keys():
             low, high = known[name]
             known[name] = min(low, before[name]), high
         return known
@@ -281,7 +281,7 @@ class Walk(ABC):
         return part.row(axis, Name(row), inside, body, turn)
 
 
-def _divided(kernel: Kernel) -> set[str]:
+def _divided_axes(kernel: Kernel) -> set[str]:
     """The axes of which an index of a kernel has quotients."""
     reads = [let.expr for let in walk_lets(kernel.body) if isinstance(let.expr, Read)]
     exprs = [e for read in reads for e in (*read.index, *(g.expr for g in read.guards))]

@@ -53,13 +53,15 @@ class LaneRegisters:
         )
         total = _BESIDE + rows * columns * _words_of_dtype(self.sums)
         total += _EPILOGUE if self.has_epilogue else 0
-        for own, coming, dtype in zip((rows, columns), self._coming, self.factors, strict=True):
+        for own, coming, dtype in zip(
+            (rows, columns), self._elements_to_fetch, self.factors, strict=True
+        ):
             words = _words_of_dtype(dtype)
             total += (2 * own + coming * words) * words
         return total
 
     @property
-    def _coming(self) -> tuple[int, int]:
+    def _elements_to_fetch(self) -> tuple[int, int]:
         """Elements of a slice of each factor that a lane fetches."""
         rows, columns, depth = self.plan.tile
         return rows * depth // self.threads, columns * depth // self.threads
@@ -68,7 +70,7 @@ class LaneRegisters:
     def with_places(self) -> int:
         """What is needed if the places of gathered elements are kept from slice to slice, as the
         compiler does."""
-        pairs = zip(self._coming, self.gathered, strict=True)
+        pairs = zip(self._elements_to_fetch, self.gathered, strict=True)
         return self.needed + sum(_GATHERED * coming for coming, is_far in pairs if is_far)
 
     def resident(self, target: Target) -> int:

@@ -40,11 +40,11 @@ def only_called(texts: Iterable[str], body: Sequence[str]) -> list[str]:
 def _parts(text: str) -> tuple[_Part, ...]:
     return tuple(
         _Part(name, "\n".join(lines), frozenset(_WORD.findall("\n".join(lines))))
-        for name, lines in _split(text.rstrip("\n").split("\n"))
+        for name, lines in _split_functions(text.rstrip("\n").split("\n"))
     )
 
 
-def _split(lines: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+def _split_functions(lines: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
     """The lines of each part, with the name of a function; a function ends where its braces do."""
     held: list[str] = []
     name, depth = "", 0

@@ -142,7 +142,7 @@ class GatherKernel(WholeKernel):
 
     def _short(self, op: Gathered, code: Code, row: Scalar, column: Scalar, vector: int) -> None:
         r, outer = split_number(code, row, op.rows, op.outer * op.rows)
-        start, end = self._run(op, code, outer, r)
+        start, end = self._bounds_of_row(op, code, outer, r)
         has: Scalar = Lit(1) if isinstance(op, Collected) else start < end
         if op.fn != "replace":
             # Longer runs are another block's; both ask the same question, so that each row has
@@ -154,7 +154,9 @@ class GatherKernel(WholeKernel):
         self._combine_updates(op, inside, outer, (first, end), row, column, vector)
         code.branch(has, inside)
 
-    def _run(self, op: Gathered, code: Code, outer: Scalar, r: Scalar) -> tuple[Scalar, Scalar]:
+    def _bounds_of_row(
+        self, op: Gathered, code: Code, outer: Scalar, r: Scalar
+    ) -> tuple[Scalar, Scalar]:
         """Where the updates of a row begin and end."""
         number, at = self.numbers[self.inputs[-1]], outer * (op.rows + 1) + r
         start, end = (code.load(number, SI32, at + n, Lit(1), 0, True) for n in (0, 1))
@@ -288,7 +290,7 @@ class GatherKernel(WholeKernel):
         at = (outer * op.count + k) * 2
         key = looking.load(self.numbers[self.inputs[-2]], UI32, at, there, 0, True)
         row = looking.place(key, op.rows)
-        start, end = self._run(op, looking, outer, row)
+        start, end = self._bounds_of_row(op, looking, outer, row)
         length = looking.let("length", end - start)
         first = both(there, k - start < op.long)
         for place, team in enumerate(teams):
@@ -333,7 +335,7 @@ class GatherKernel(WholeKernel):
         self, op: Gathered, code: Code, outer: Scalar, row: Scalar, first: Scalar, team: Team
     ) -> None:
         """What each member makes of its updates, into shared memory."""
-        start, end = self._run(op, code, outer, row)
+        start, end = self._bounds_of_row(op, code, outer, row)
         piece = code.let("piece", team.thread % team.lanes * team.vector)
         member = code.let("member", team.thread // team.lanes)
         inside: Scalar = Lit(1)

@@ -45,9 +45,9 @@ from weft.runtime.compilers import Workers
 DEFAULT: Final = "gpt2 training*,resnet-50 training*,vit* training*,resnet-50 forward b32"
 LOOKED_AT: Final = (
     ("weft.ops.jit", "Jitted.trace", "tracing"),
-    ("weft.driver.programs.kept", "key_of", "key"),
-    ("weft.driver.programs.kept", "load_kept", "disk"),
-    ("weft.driver.programs.kept", "save_kept", "keeping"),
+    ("weft.driver.programs.program_cache", "key_of", "key"),
+    ("weft.driver.programs.program_cache", "load_kept", "disk"),
+    ("weft.driver.programs.program_cache", "save_kept", "keeping"),
     ("weft.driver.compile", "generator_for", "loading the generator"),
     ("weft.driver.compile", "pipeline", "loading the stages"),
     ("weft.driver.code.gpu_ahead", "Ahead.expect", "starting processes"),

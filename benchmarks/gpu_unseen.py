@@ -33,8 +33,8 @@ from typing import Any, Final
 from benchmarks.needed import PREPARE, need_gpu
 from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import Compilation
-from weft.driver.tuning.alone import build_alone, some_data
 from weft.driver.tuning.products import Product, product_named
+from weft.driver.tuning.single_kernel import build_alone, some_data
 from weft.driver.tuning.tune import KernelClass, classes_of
 from weft.driver.tuning.tune_products import form_of_plan
 from weft.foundation.errors import WeftError

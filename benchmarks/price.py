@@ -31,8 +31,8 @@ from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import Compilation
 from weft.driver.stages.generators import generator_for
 from weft.driver.tuning import measure
-from weft.driver.tuning.alone import build_alone, module_of, some_data
 from weft.driver.tuning.measure import Measurement
+from weft.driver.tuning.single_kernel import build_alone, module_of, some_data
 from weft.driver.tuning.tune import KernelClass, classes_of
 from weft.memory.from_region import assign_buffers
 from weft.plan.ir import Plan

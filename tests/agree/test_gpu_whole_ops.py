@@ -14,8 +14,8 @@ from tests.support.cases import one_in
 from tests.support.gpu_interpreted import InterpretedGpu
 from tests.support.gpu_programs import through_stages
 from weft.codegen.gpu.interp.values import Reported
-from weft.foundation.digit_sort import Starts
 from weft.foundation.dtypes import BY_NAME
+from weft.foundation.radix_sort import Starts
 from weft.ptir import Builder, Program
 from weft.region.fitting import whole_ops
 

@@ -86,7 +86,7 @@ DYNAMIC = {
     "weft",
     "weft.cli.commands",
     "weft.driver.backends",
-    "weft.driver.loading.parts",
+    "weft.driver.loading.lazy_modules",
     "weft.driver.stages.generators",
     "weft.ops.caches",
     "weft.ops.jit",

@@ -10,7 +10,7 @@ import pytest
 import weft
 from weft.foundation.errors import Unimplemented
 from weft.ptir import Builder, Program, verify
-from weft.ptir.counted import with_counted_loops
+from weft.ptir.counted_loops import with_counted_loops
 from weft.ptir.gradient import gradient
 from weft.ptir.ops.control import Scan, While
 

@@ -13,8 +13,8 @@ from weft.codegen.cpu.accept import PACKED
 from weft.codegen.cpu.compile import accepts, lower
 from weft.codegen.cpu.llvm import emit_module
 from weft.memory.ir import Buffer, MemRef, Space
+from weft.plan.cpu_rows import kept_values
 from weft.plan.ir import Header, MapPlan, MmaPlan, Plan, RowPlan, Vectorize
-from weft.plan.kept_rows import kept_values
 from weft.region.ir import Kernel, Module, Pattern, Tensor
 from weft.region.structure import buffers
 from weft.runtime.jit import Library, compile_object

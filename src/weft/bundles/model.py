@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from weft.driver.programs.shape_sets import ShapeSet
 from weft.foundation.errors import UserError, a_type
-from weft.ops.carried import Changes
 from weft.ops.jit import Jitted
+from weft.ops.module_state import Changes
 from weft.ops.nn.module import Module
 from weft.ops.parameters import Names
 from weft.ops.pytree import children, leaf_names

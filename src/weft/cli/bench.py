@@ -19,7 +19,7 @@ from weft.cli.tables import new_table, print_table
 from weft.cli.tuning import products_in
 from weft.driver.backends import TimedExecutable, get_backend
 from weft.driver.execute import Prepared, prepare
-from weft.driver.tuning.alone import some_data
+from weft.driver.tuning.single_kernel import some_data
 from weft.foundation.errors import UserError
 from weft.ptir.ir import Program
 from weft.ptir.types import TensorType

@@ -13,7 +13,7 @@ from typing import Any, Final
 import typer
 from typer.core import TyperGroup
 
-from weft.driver.loading.parts import load_part
+from weft.driver.loading.lazy_modules import load_part
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from weft.driver.execute import run
 from weft.driver.inputs import MAX_SEED
 from weft.foundation.dtypes import as_dtype
 from weft.foundation.errors import UserError
-from weft.ops.home import graph
+from weft.ops.default_backend import graph
 from weft.ptir.ir import Program
 from weft.ptir.passes.log import PassLog
 

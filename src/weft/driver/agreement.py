@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from weft.foundation.errors import WeftWarning, clipped
 from weft.foundation.lines import place_of, user_line
 from weft.foundation.ranks import Meeting, RankFailed, World, world_here
+from weft.ptir.compare_ranks import lines_of
 from weft.ptir.ir import Program, Ref
-from weft.ptir.likeness import lines_of
 from weft.ptir.ops.collective import Collective, MarkVarying
 from weft.ptir.ops.indexing import DynamicSlice
 from weft.ptir.specialise import is_static

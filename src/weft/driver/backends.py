@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.driver.loading.parts import load_part
+from weft.driver.loading.lazy_modules import load_part
 from weft.driver.loading.plugins import Registry, check_members, described
 from weft.foundation.calls import told_outside
 from weft.foundation.dtypes import DType

@@ -27,7 +27,7 @@ from weft.driver.inputs import (
     check_threads,
     in_one_piece,
 )
-from weft.driver.programs import kept
+from weft.driver.programs import program_cache
 from weft.driver.programs.shape_sets import ShapeSet
 from weft.driver.programs.shaped import Compiled, ShapedExecutable
 from weft.driver.signature import Role, Signature, make_signature
@@ -37,9 +37,9 @@ from weft.driver.stages.opaque import host_op
 from weft.driver.stages.origins import Origin, step_origins
 from weft.foundation import limits
 from weft.foundation.calls import options_told, told_outside
-from weft.foundation.collector import collector_paused
 from weft.foundation.errors import ResourceExceeded, UserError, WeftWarning
 from weft.foundation.forks import new_reentrant_lock, no_fork
+from weft.foundation.garbage_collector import collector_paused
 from weft.foundation.lines import shown, user_line
 from weft.foundation.progress import at, compiling
 from weft.foundation.tally import counted
@@ -298,14 +298,16 @@ class Executable(Compiled):
         compilation = Compilation(
             concrete, self.target, self.signature, self.overrides, self.opt_level
         )
-        key = kept.key_of(concrete, self.target, self.signature, self.opt_level, self.overrides)
-        found = kept.load_kept(key, self.target, concrete, self.signature, self.state)
+        key = program_cache.key_of(
+            concrete, self.target, self.signature, self.opt_level, self.overrides
+        )
+        found = program_cache.load_kept(key, self.target, concrete, self.signature, self.state)
         watch.note("disk")
         built = found.built or self._build(compilation, watch)
         for sentence in built.warned:
             compilation.warn(sentence)
         if found.built is None:
-            kept.save_kept(key, concrete, built)
+            program_cache.save_kept(key, concrete, built)
         if found.note:
             built.notes.append(found.note)
             reason = f"{reason}; {found.note}"

@@ -27,9 +27,9 @@ from weft.ptir.ir import Program, ValueKey
 from weft.ptir.op import Op
 from weft.ptir.passes import optimise
 from weft.ptir.passes.log import PassLog
+from weft.ptir.products_in_turns import TurnSizes, in_turns
 from weft.ptir.streams import assign_streams
 from weft.ptir.term import Term
-from weft.ptir.turns import TurnSizes, in_turns
 from weft.runtime.artifact import Site
 from weft.target.target import Kind, Target
 

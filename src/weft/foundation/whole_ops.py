@@ -26,7 +26,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.foundation import numeric
-from weft.foundation.digit_sort import Digits, Moved, Starts
 from weft.foundation.dtypes import SI32, SI64, UI32, UI64, DType, as_dtype
 from weft.foundation.functions import REDUCTIONS, running
 from weft.foundation.grouped_rows import (
@@ -37,6 +36,7 @@ from weft.foundation.grouped_rows import (
     OuterRows,
     OuterTiles,
 )
+from weft.foundation.radix_sort import Digits, Moved, Starts
 
 Array = NDArray[Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from weft.driver.loading.parts import load_part
+from weft.driver.loading.lazy_modules import load_part
 from weft.foundation.calls import told_methods
 from weft.foundation.memo import forget
 from weft.ops.calls import public

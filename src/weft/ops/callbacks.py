@@ -18,9 +18,9 @@ from weft.foundation.dims import shape_of
 from weft.foundation.errors import UserError, a_type, brief
 from weft.ops.array.data_types import dtype_named
 from weft.ops.calls import check_function, public
+from weft.ops.default_backend import at_home
 from weft.ops.effects import follow, token_of
 from weft.ops.graph.context import current
-from weft.ops.home import at_home
 from weft.ops.pytree import Structure, alike, flatten, leaf_names, unflatten
 from weft.ops.session import Handle, Session
 from weft.ops.tensor import Tensor, from_array

@@ -21,8 +21,8 @@ from weakref import ref
 
 from weft.foundation.errors import UserError
 from weft.ops.graph.node import Node
+from weft.ops.module_cache import Remembered, recall
 from weft.ops.pytree import Structure, flatten
-from weft.ops.remembered import Remembered, recall
 from weft.ops.settings import frozen
 from weft.ops.state import Holder, attributes
 from weft.ops.steps import (

@@ -15,14 +15,14 @@ from weft.foundation.errors import SpecViolation, UserError
 from weft.ops.arithmetic import as_tensor, listed
 from weft.ops.array.creation import asarray
 from weft.ops.calls import check_function, public
-from weft.ops.carried import Watched
+from weft.ops.default_backend import at_home
 from weft.ops.effects import after_body, first_token, follow, last_token
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import current, within
 from weft.ops.graph.node import Fragment, Node
 from weft.ops.graph.program import as_fragment, captured
-from weft.ops.home import at_home
 from weft.ops.mode import keys_withheld
+from weft.ops.module_state import Watched
 from weft.ops.pytree import Structure, alike, flatten, leaf_names, unflatten
 from weft.ops.session import Handle, Session
 from weft.ops.tensor import Tensor

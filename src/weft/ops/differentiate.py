@@ -26,10 +26,10 @@ from weft.ops.arithmetic import as_tensor
 from weft.ops.array.creation import asarray, zeros, zeros_like
 from weft.ops.array.manipulation import reshape
 from weft.ops.calls import check_function, explained, public
+from weft.ops.default_backend import at_home
 from weft.ops.graph.context import arena_for, current, within
 from weft.ops.graph.forms import plain_form
 from weft.ops.graph.node import Node
-from weft.ops.home import at_home
 from weft.ops.pytree import Structure, alike, flatten, unflatten
 from weft.ops.rank_classes import classes_of_nodes
 from weft.ops.tensor import Tensor, from_array, tensor_method

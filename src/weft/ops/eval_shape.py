@@ -8,7 +8,7 @@ from typing import Any
 from weft.foundation.dims import shape_of
 from weft.ops.array.data_types import dtype_named
 from weft.ops.calls import check_function, public
-from weft.ops.home import at_home
+from weft.ops.default_backend import at_home
 from weft.ops.pytree import unflatten
 from weft.ops.tensor import Tensor
 from weft.ops.traced_function import arguments_of, returning_tensors

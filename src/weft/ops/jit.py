@@ -21,11 +21,10 @@ from weakref import WeakSet
 import numpy as np
 
 from weft.driver.execute import Prepared
-from weft.driver.loading.parts import load_part
+from weft.driver.loading.lazy_modules import load_part
 from weft.driver.programs.shape_sets import ShapeSet
 from weft.foundation.arrays import handed_in
 from weft.foundation.axes import normalise_axis
-from weft.foundation.collector import collector_paused
 from weft.foundation.dims import Symbol
 from weft.foundation.errors import (
     SizeWanted,
@@ -35,6 +34,7 @@ from weft.foundation.errors import (
     a_type,
     brief,
 )
+from weft.foundation.garbage_collector import collector_paused
 from weft.foundation.launches import take_note
 from weft.foundation.lines import failing_line, user_line
 from weft.ops.autocast import autocast_dtype
@@ -42,7 +42,7 @@ from weft.ops.calls import MISTAKES, explained, public
 from weft.ops.capture_paths import ways_to
 from weft.ops.captured_values import read_values, unchanged
 from weft.ops.donation import Claim, check_there, copy_shared_inputs
-from weft.ops.frozen import FrozenNumbers
+from weft.ops.frozen_randomness import FrozenNumbers
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.cache import PROGRAMS
 from weft.ops.graph.context import current, home_of, is_captured, own_arena
@@ -54,9 +54,9 @@ from weft.ops.methods import BoundFunctions, original
 from weft.ops.mode import called_in_training
 from weft.ops.numbers import number
 from weft.ops.parameters import Dynamic, Names, Parameters, hash_advice, setting_advice
+from weft.ops.prepared_calls import Ready, Slot, Taken, held_leaves, slot_of, static_slot
 from weft.ops.promotion import EXACT
 from weft.ops.pytree import LEAF, Structure, flatten, unflatten
-from weft.ops.ready import Ready, Slot, Taken, held_leaves, slot_of, static_slot
 from weft.ops.shapes import ByShape
 from weft.ops.tensor import Tensor, from_array
 from weft.ops.traced_numbers import UNFOLLOWED, Numbers

@@ -15,7 +15,7 @@ from weft.ops.array.operands import known
 from weft.ops.array.windows import integer_scalar
 from weft.ops.calls import check_function, public
 from weft.ops.control_flow import cond, scan, while_loop
-from weft.ops.home import at_home
+from weft.ops.default_backend import at_home
 from weft.ops.pytree import alike, flatten, unflatten
 from weft.ops.tensor import Tensor
 

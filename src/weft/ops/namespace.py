@@ -14,6 +14,7 @@ from weft.ops.array import (
     constants,
     conversion,
     creation,
+    cumulative,
     data_types,
     elementwise,
     fft,
@@ -24,7 +25,6 @@ from weft.ops.array import (
     manipulation,
     numpy_protocol,
     operators,
-    running,
     searching,
     sets,
     sorting,
@@ -37,13 +37,13 @@ from weft.ops.array.beyond import *  # noqa: F403
 from weft.ops.array.constants import *  # noqa: F403
 from weft.ops.array.conversion import *  # noqa: F403
 from weft.ops.array.creation import *  # noqa: F403
+from weft.ops.array.cumulative import *  # noqa: F403
 from weft.ops.array.data_types import *  # noqa: F403
 from weft.ops.array.elementwise import *  # noqa: F403
 from weft.ops.array.indexing import *  # noqa: F403
 from weft.ops.array.inspection import *  # noqa: F403
 from weft.ops.array.linear_algebra import *  # noqa: F403
 from weft.ops.array.manipulation import *  # noqa: F403
-from weft.ops.array.running import *  # noqa: F403
 from weft.ops.array.searching import *  # noqa: F403
 from weft.ops.array.sets import *  # noqa: F403
 from weft.ops.array.sorting import *  # noqa: F403
@@ -55,6 +55,7 @@ from weft.ops.caches import CacheInfo, cache_info, clear_caches, gpu_memory
 from weft.ops.callbacks import pure_callback
 from weft.ops.control_flow import cond, scan, while_loop
 from weft.ops.custom_rules import custom_jvp, custom_vjp
+from weft.ops.default_backend import graph, set_default_backend
 from weft.ops.differentiate import (
     checkpoint,
     grad,
@@ -69,7 +70,6 @@ from weft.ops.differentiate import (
 from weft.ops.eval_shape import eval_shape
 from weft.ops.functional.contraction import einsum
 from weft.ops.functional.linear import matmul
-from weft.ops.home import graph, set_default_backend
 from weft.ops.jit import jit
 from weft.ops.loops import associative_scan, fori_loop, switch
 from weft.ops.mesh.batches import shard_batches
@@ -185,6 +185,6 @@ __all__ += (
     beyond.__all__ + constants.__all__ + conversion.__all__ + creation.__all__ + data_types.__all__
 )
 __all__ += elementwise.__all__ + indexing.__all__ + inspection.__all__
-__all__ += linear_algebra.__all__ + manipulation.__all__ + running.__all__
+__all__ += linear_algebra.__all__ + manipulation.__all__ + cumulative.__all__
 __all__ += searching.__all__ + sets.__all__ + sorting.__all__ + statistics.__all__
 __all__ += utility.__all__ + windows.__all__

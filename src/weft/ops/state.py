@@ -1,7 +1,7 @@
 """Objects that have state: what is remembered of them, and who is told when an attribute changes.
 
 What a traced function leaves in the modules that it was given is carried to the caller's own:
-`carried.py`.
+`module_state.py`.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from typing import Any
 
 from weft.driver.backends import Backend
 from weft.foundation.errors import UserError
-from weft.ops.carried import NO_CHANGES, Changes, Watched
 from weft.ops.effects import last_token
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import current, within
@@ -23,6 +22,7 @@ from weft.ops.graph.evaluate import evaluate
 from weft.ops.graph.node import Donated, Node
 from weft.ops.graph.program import captured_and_constants, program_with_parts
 from weft.ops.leaks import check_leaks
+from weft.ops.module_state import NO_CHANGES, Changes, Watched
 from weft.ops.parameters import Parameters
 from weft.ops.pytree import Structure, flatten
 from weft.ops.state import taken_back

@@ -13,8 +13,8 @@ from weft.foundation.lines import user_line
 from weft.ops.arithmetic import number_kind
 from weft.ops.array.manipulation import moveaxis
 from weft.ops.calls import check_function, explained, public
+from weft.ops.default_backend import at_home
 from weft.ops.graph.context import current
-from weft.ops.home import at_home
 from weft.ops.mode import keys_withheld
 from weft.ops.pytree import Structure
 from weft.ops.tensor import Tensor

@@ -15,8 +15,8 @@ from weft.plan.ir import AttentionPlan, Header
 from weft.plan.warp_attention import warp_attention_plan, warp_attention_plans, warp_consumers
 from weft.region.form import Attention
 from weft.region.forms.bands import Band, band_of, band_of_stream
-from weft.region.forms.chances import draws_words
-from weft.region.forms.few import few_rows, is_of_few
+from weft.region.forms.dropout_bits import draws_words
+from weft.region.forms.few_queries import few_rows, is_of_few
 from weft.region.forms.stream import summed_axes, value_axes
 from weft.region.ir import Kernel, attention_parts, form_of, stream_parts
 from weft.region.row_reads import points_of

@@ -16,6 +16,7 @@ from weft.foundation.errors import SpecViolation
 from weft.plan.attention import cpu_attention_plan, gpu_attention_plan, stream_plan
 from weft.plan.code_tiles import codes_plan
 from weft.plan.contraction import cpu_plan
+from weft.plan.cpu_rows import cpu_row_plan, is_stream, vector_axis
 from weft.plan.group_tiles import group_plan
 from weft.plan.ir import (
     STREAMING,
@@ -26,7 +27,6 @@ from weft.plan.ir import (
     PlanSet,
     RowPlan,
 )
-from weft.plan.kept_rows import cpu_row_plan, is_stream, vector_axis
 from weft.plan.multiply_adds import fma_plan
 from weft.plan.planes import planes_plan
 from weft.plan.rows import gpu_row_plan, vector_length, whole_part

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 from weft.plan.completion import CACHED
 from weft.plan.edges import local_edges
 from weft.plan.ir import Header, MmaPlan
-from weft.region.forms.thin import is_thin, thin_tile
+from weft.region.forms.thin_products import is_thin, thin_tile
 from weft.region.ir import Kernel, Pattern, epilogue_of
 from weft.target import roofline
 from weft.target.target import Target

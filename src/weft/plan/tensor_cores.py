@@ -36,7 +36,7 @@ from weft.region.forms.row_folds import (
     is_row_fold,
     part_width,
 )
-from weft.region.forms.thin import FEW, is_thin
+from weft.region.forms.thin_products import FEW, is_thin
 from weft.region.ir import Kernel, Output, Read, epilogue_of, problem_of
 from weft.target import roofline
 from weft.target.matrix_atoms import FULL, PROMOTED

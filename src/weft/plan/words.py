@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Final
 
 from weft.plan.attention import gpu_consumers
+from weft.plan.cpu_rows import vector_axis
 from weft.plan.dsl import STATEMENTS, Words, statements_of
 from weft.plan.ir import (
     AttentionPlan,
@@ -34,7 +35,6 @@ from weft.plan.ir import (
     StageAt,
     StagedPlan,
 )
-from weft.plan.kept_rows import vector_axis
 from weft.plan.staged import RING, axis_names
 from weft.plan.transposes import crossing_of
 from weft.region.forms.widths import inner_axis

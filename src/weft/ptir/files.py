@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from weft.foundation.calls import told_outside
-from weft.foundation.collector import collector_paused
 from weft.foundation.errors import ResourceExceeded, SpecViolation, UserError
+from weft.foundation.garbage_collector import collector_paused
 from weft.ptir import decompose, text
 from weft.ptir.codecs import bincode, display, json_reader, json_writer
 from weft.ptir.ir import Program

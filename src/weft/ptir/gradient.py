@@ -25,7 +25,7 @@ from weft.foundation.errors import InternalError, Unimplemented, UserError
 from weft.foundation.partitions import SAME, Classes, merged, split_classes
 from weft.ptir.autodiff.control_flow import CONTROL, FORWARD_CONTROL
 from weft.ptir.autodiff.walk import Calculus, ControlRule, Walk
-from weft.ptir.counted import with_counted_loops
+from weft.ptir.counted_loops import with_counted_loops
 from weft.ptir.ir import Function, HintPolicy, Program
 from weft.ptir.op import Op
 from weft.ptir.passes.edit import with_settled_hints

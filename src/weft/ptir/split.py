@@ -20,7 +20,7 @@ from weft.ptir.decompose import decompose
 from weft.ptir.ir import HintPolicy, Program
 from weft.ptir.passes.redundant import cse, dce
 from weft.ptir.splitting import rules
-from weft.ptir.splitting.parts import Part, layout_of
+from weft.ptir.splitting.resharding import Part, layout_of
 from weft.ptir.splitting.walk import SplitWalk
 from weft.ptir.streams import assign_streams, drop_default_streams
 from weft.ptir.tape import Workshop

@@ -57,7 +57,7 @@ from weft.runtime.host_memory import (
     tensor_at,
 )
 from weft.runtime.jit import Library
-from weft.runtime.kept import Kept, KeptSteps, Passing, kept_of
+from weft.runtime.kept_results import Kept, KeptSteps, Passing, kept_of
 from weft.runtime.overlap import Begin, Exchanging, Flight, needed_at
 from weft.runtime.threads import WORTH_SHARING, Call, shared_out, thread_count
 from weft.runtime.timeline import Lap, Recorder

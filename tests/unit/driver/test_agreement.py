@@ -16,7 +16,7 @@ from weft.driver.execute import prepare
 from weft.foundation.dtypes import F32
 from weft.foundation.ranks import RankFailed, world_here
 from weft.ptir import Builder, Program
-from weft.ptir.likeness import lines_of
+from weft.ptir.compare_ranks import lines_of
 from weft.ptir.ops.callback import Callback
 from weft.ptir.types import TensorType
 from weft.runtime.rendezvous import SimulatedRank, run_ranks

@@ -13,7 +13,7 @@ import pytest
 
 import weft
 from tests.support.cases import one_in
-from weft.driver.loading.parts import load_part
+from weft.driver.loading.lazy_modules import load_part
 from weft.foundation.errors import BackendUnavailable
 from weft.ptir import Builder
 from weft.runtime import jit

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.foundation.circle import COSINE, SINE, TWO_OVER_PI, two_over_pi
+from weft.foundation.trigonometry import COSINE, SINE, TWO_OVER_PI, two_over_pi
 
 Array = NDArray[Any]
 

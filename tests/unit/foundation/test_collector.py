@@ -9,7 +9,7 @@ import pytest
 
 import weft
 from weft.driver import pipeline
-from weft.foundation.collector import collector_paused
+from weft.foundation.garbage_collector import collector_paused
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.support.cases import each
-from weft.foundation.digit_sort import Digits, Moved, Starts, sort_keys
 from weft.foundation.dtypes import ALL, BF16, F32, FP8_E4M3, FP8_E5M2, SI8, SI64, DType
+from weft.foundation.radix_sort import Digits, Moved, Starts, sort_keys
 
 Array = NDArray[Any]
 SORTED = [dtype for dtype in ALL if not dtype.is_complex]

@@ -19,8 +19,8 @@ from tests.support.cases import one_in
 from tests.support.python_calls import python_calls
 from weft import functional as F
 from weft import nn
-from weft.ops import remembered
-from weft.ops.remembered import recall
+from weft.ops import module_cache
+from weft.ops.module_cache import recall
 
 
 class Model(nn.Module):
@@ -154,7 +154,7 @@ def test_a_dict_that_was_handed_out_before_is_looked_at() -> None:
 def test_an_unchanged_module_is_not_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x, f = Model(), fresh(2, 3), weft.jit(call)
     want = f(model, x).tolist()
-    monkeypatch.setattr(remembered, "flatten", None)
+    monkeypatch.setattr(module_cache, "flatten", None)
     assert f(model, x).tolist() == want
     model.bias[0] = 1.0
     with pytest.raises(TypeError):

@@ -11,7 +11,7 @@ import pytest
 import weft
 from tests.unit.ops.array.arrays import agrees
 from weft.foundation.errors import InternalError, UserError
-from weft.ops.recipes import captured, recorded
+from weft.ops.capture_recipes import captured, recorded
 from weft.ops.session import Handle
 
 pytestmark = pytest.mark.usefixtures("default_backend")

@@ -18,8 +18,8 @@ from weft.ptir.ir import Body
 from weft.ptir.ops.control import Scan
 from weft.ptir.ops.movement import BroadcastTo, Iota
 from weft.ptir.passes import optimise
+from weft.ptir.products_in_turns import TurnSizes, in_turns
 from weft.ptir.streams import assign_streams
-from weft.ptir.turns import TurnSizes, in_turns
 from weft.ptir.types import TensorType, leaves
 from weft.ptir.verify import verify
 

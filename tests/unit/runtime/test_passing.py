@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from weft.runtime.kept import Passing
+from weft.runtime.kept_results import Passing
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -21,7 +21,7 @@ from weft.coarse.raising.matched import Matched, Pattern
 from weft.coarse.raising.norms import l2_norm, layer_norm
 from weft.coarse.raising.rows import log_softmax, softmax
 from weft.coarse.raising.search import View
-from weft.coarse.raising.turned_attention import turned_attention
+from weft.coarse.raising.transposed_attention import turned_attention
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ptir.decompose import put_in_place
 from weft.ptir.ir import Instruction, Program

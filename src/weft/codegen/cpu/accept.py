@@ -12,6 +12,7 @@ from weft.plan.attention import scratch_bytes
 from weft.plan.blocks import PANELS, SCRATCH_BYTES, STACK_BYTES, TILE_EDGE, TILES
 from weft.plan.completion import false_claims
 from weft.plan.contraction import are_tiles, are_words, takes_rows_in_turn
+from weft.plan.cpu_rows import KEPT_BYTES, columns_together, kept_bytes
 from weft.plan.images import IMAGE, image_refusal
 from weft.plan.ir import (
     STREAMING,
@@ -24,7 +25,6 @@ from weft.plan.ir import (
     StagedPlan,
     idle_fields,
 )
-from weft.plan.kept_rows import KEPT_BYTES, columns_together, kept_bytes
 from weft.plan.staged import staged_refusals
 from weft.plan.text import told
 from weft.plan.transposes import crossing_of

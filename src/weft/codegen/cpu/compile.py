@@ -11,14 +11,14 @@ from weft.codegen.cpu.elements import FUNCTIONS
 from weft.codegen.cpu.formats import supported
 from weft.codegen.cpu.from_region import lower_kernel
 from weft.codegen.cpu.images import ImageContraction
-from weft.codegen.cpu.narrow_places import narrow_places
+from weft.codegen.cpu.int8_products import WordContraction
+from weft.codegen.cpu.narrow_argmax import narrow_places
 from weft.codegen.cpu.prefetch import prefetched, rows_ahead
 from weft.codegen.cpu.staged import lower_staged
 from weft.codegen.cpu.strips import in_strips
 from weft.codegen.cpu.tiles import TileContraction
 from weft.codegen.cpu.tiling import tiling_of
 from weft.codegen.cpu.winograd import WinogradConvolution
-from weft.codegen.cpu.words import WordContraction
 from weft.foundation.errors import Finding
 from weft.memory.ir import MemRef
 from weft.plan.images import IMAGE

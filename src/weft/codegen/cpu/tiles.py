@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Final
 
 from weft.codegen.cpu import ir
+from weft.codegen.cpu.int8_products import WordContraction
 from weft.codegen.cpu.panels import ZERO, Side, close, cuts, halves
 from weft.codegen.cpu.scopes import LANES, SERIAL, UNROLLED, Scope
 from weft.codegen.cpu.tile_code import EDGE, STEP
-from weft.codegen.cpu.words import WordContraction
 from weft.foundation.dtypes import BF16, UI32, DType
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import Expr, axis, constant

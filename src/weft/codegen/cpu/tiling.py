@@ -31,8 +31,8 @@ from typing import Final
 from weft.foundation.errors import InternalError
 from weft.memory.ir import MemRef
 from weft.plan.blocks import PANELS, TILES
+from weft.plan.cpu_rows import contiguous_axis, kept_values
 from weft.plan.ir import MapPlan, MmaPlan, Plan, RowPlan
-from weft.plan.kept_rows import contiguous_axis, kept_values
 from weft.plan.rows import reduced_axes
 from weft.plan.staged import NARROW
 from weft.plan.transposes import crossing_of

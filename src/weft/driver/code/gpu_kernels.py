@@ -15,8 +15,8 @@ from typing import Final, TypeAlias
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.assemble import kernel_code
-from weft.codegen.gpu.chain import BOTH, Neighbours, chained
 from weft.codegen.gpu.compile import Cubin, Report, compile_cuda, pack_cubin, version
+from weft.codegen.gpu.dependent_launch import BOTH, Neighbours, chained
 from weft.codegen.gpu.ir.module import GpuModule, Launch
 from weft.codegen.gpu.maps import together
 from weft.codegen.gpu.products import grouped, outer

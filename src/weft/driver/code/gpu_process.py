@@ -6,7 +6,7 @@ from __future__ import annotations
 from weft.codegen.gpu import compiler_process
 from weft.codegen.gpu.compile import version
 from weft.driver.code import gpu_tasks
-from weft.foundation.collector import collector_paused
+from weft.foundation.garbage_collector import collector_paused
 from weft.foundation.pipes import serve
 
 

@@ -17,7 +17,7 @@ from weft.codegen.gpu.ir.module import GpuModule
 from weft.foundation.tally import counted
 from weft.plan.ir import AttentionPlan, MmaPlan, Plan, PlanSet, RowPlan
 from weft.plan.rows import row_length
-from weft.region.forms.thin import FEW
+from weft.region.forms.thin_products import FEW
 from weft.region.ir import Kernel, Module, Pattern
 from weft.region.structure import buffers
 from weft.target.matrix_atoms import ATOMS, SPLIT, atom_for

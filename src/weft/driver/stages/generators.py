@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from numpy.typing import NDArray
 
-from weft.driver.loading.parts import load_part
+from weft.driver.loading.lazy_modules import load_part
 from weft.driver.signature import Signature
 from weft.driver.stages.compilation import Compilation, Stage
 from weft.foundation.errors import Finding, UserError

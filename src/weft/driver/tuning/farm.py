@@ -16,12 +16,12 @@ from concurrent.futures import Executor, Future, as_completed
 from dataclasses import astuple
 from typing import Any
 
-from weft.driver.programs.kept import tuned_key
+from weft.driver.programs.program_cache import tuned_key
 from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import DEFAULT_LEVEL, Compilation, check_level
 from weft.driver.stages.opaque import decode_op, encode_op
-from weft.driver.tuning.alone import module_of
 from weft.driver.tuning.measure import Measurement
+from weft.driver.tuning.single_kernel import module_of
 from weft.driver.tuning.tune import KernelClass, Races, Taken, Tuning, raced, tune
 from weft.foundation.calls import told_outside
 from weft.foundation.errors import UserError, a_type, brief
@@ -30,7 +30,7 @@ from weft.ptir.ir import Program
 from weft.ptir.specialise import is_static
 from weft.ptir.verify import verify
 from weft.region import text as region_text
-from weft.runtime.turns import in_turn
+from weft.runtime.device_lock import in_turn
 from weft.target.known import target_named
 from weft.target.target import Target
 

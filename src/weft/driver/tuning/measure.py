@@ -20,7 +20,7 @@ from typing import Final
 from weft.driver.stages.bodies import parts_of
 from weft.driver.stages.compilation import Compilation
 from weft.driver.stages.generators import generator_for
-from weft.driver.tuning.alone import build_alone, module_of, some_data
+from weft.driver.tuning.single_kernel import build_alone, module_of, some_data
 from weft.foundation.errors import SpecViolation, UserError
 from weft.memory.from_region import assign_buffers
 from weft.plan.ir import Plan

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from weft.driver.programs.kept import tuned_key
+from weft.driver.programs.program_cache import tuned_key
 from weft.driver.stages.generators import generator_for
 from weft.foundation.errors import WeftError
 from weft.foundation.json_fields import Fields, reading

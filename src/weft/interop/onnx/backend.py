@@ -17,7 +17,7 @@ from onnx.backend.test.runner import BackendIsNotSupposedToImplementIt
 from weft.driver.backends import default_backend
 from weft.foundation.errors import Unimplemented
 from weft.interop.onnx.model import Model, from_proto
-from weft.ops.home import graph
+from weft.ops.default_backend import graph
 from weft.ops.tensor import Tensor
 from weft.ops.tensor import eval as compute
 

@@ -20,7 +20,7 @@ import numpy as np
 from weft.foundation.errors import SpecViolation, brief
 from weft.interop.onnx.graph import Graph, Node
 from weft.interop.onnx.values import Array, Value, array, is_array, value_as_tensor
-from weft.ops.home import graph
+from weft.ops.default_backend import graph
 from weft.ops.tensor import Tensor
 
 FOLDED: Final = 65_536

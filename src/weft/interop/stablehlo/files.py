@@ -15,7 +15,7 @@ from weft.interop.stablehlo.reading.module import to_program
 from weft.interop.stablehlo.reading.sizes import SHAPE_OF
 from weft.interop.stablehlo.records import read_module
 from weft.interop.stablehlo.writing.module import write_module
-from weft.ptir.counted import with_counted_loops
+from weft.ptir.counted_loops import with_counted_loops
 from weft.ptir.files import read_bytes
 from weft.ptir.ir import Program
 from weft.ptir.verify import verify

@@ -34,8 +34,8 @@ from weft.interop.torch.dtypes import ours
 from weft.interop.torch.gpu_memory import GpuMemory
 from weft.interop.torch.interpret import WRITES, NodeFailed, carry_out, name_of
 from weft.interop.torch.lines import shown
-from weft.interop.torch.lying import Order, back, in_order, order_of, shown_by, views_from
 from weft.interop.torch.memory import HostMemory, Memory, Tensors
+from weft.interop.torch.tensor_layouts import Order, back, in_order, order_of, shown_by, views_from
 from weft.ops.graph.cache import PROGRAMS
 from weft.ops.graph.context import backend_named
 from weft.ops.graph.faults import told_by_line

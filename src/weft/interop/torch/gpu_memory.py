@@ -16,8 +16,8 @@ import torch
 
 from weft.driver.backends import Storage
 from weft.interop.torch.dtypes import ours
-from weft.interop.torch.lying import Order, lying
 from weft.interop.torch.memory import Array, current
+from weft.interop.torch.tensor_layouts import Order, lying
 from weft.ptir.types import TensorType
 
 _ALIGNMENT: Final = 256

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from weft.driver.backends import Backend, Storage
 from weft.driver.inputs import in_one_piece
 from weft.interop.torch.dtypes import THEIRS, ours
-from weft.interop.torch.lying import Order, lying
+from weft.interop.torch.tensor_layouts import Order, lying
 from weft.ptir.types import TensorType
 
 Array = NDArray[Any]

@@ -33,9 +33,9 @@ from weft.ops.array.statistics import Axes, cumulative_prod, cumulative_sum
 from weft.ops.array.utility import all as all_of
 from weft.ops.array.utility import any as any_of
 from weft.ops.calls import public
+from weft.ops.capture_recipes import recorded
 from weft.ops.functional.linear import matmul
 from weft.ops.promotion import as_float
-from weft.ops.recipes import recorded
 from weft.ops.session import Handle
 from weft.ops.tensor import Tensor, tensor_method
 

@@ -18,9 +18,9 @@ from weft.ops.array.data_types import dtype_named
 from weft.ops.array.linear_algebra import check_matrices
 from weft.ops.array.operands import given, taken
 from weft.ops.calls import public
+from weft.ops.capture_recipes import recorded
 from weft.ops.numbers import Number, is_number, number, number_type, widest
 from weft.ops.promotion import DEFAULT_FLOAT, DEFAULT_INTEGER, DEFAULTS
-from weft.ops.recipes import recorded
 from weft.ops.session import Handle, Session
 from weft.ops.tensor import Tensor, tensor_method
 

@@ -21,9 +21,9 @@ from weft.ops.array.norms import real_dtype
 from weft.ops.array.searching import where
 from weft.ops.array.utility import any as any_of
 from weft.ops.calls import public
+from weft.ops.capture_recipes import recorded
 from weft.ops.control_flow import cond
 from weft.ops.custom_rules import custom_vjp
-from weft.ops.recipes import recorded
 from weft.ops.session import Handle
 from weft.ops.tensor import Tensor
 

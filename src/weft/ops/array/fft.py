@@ -15,9 +15,9 @@ from weft.ops.array.manipulation import axes_of
 from weft.ops.array.movement import flipped, pad_axis_end, permuted, rolled, unpermuted, window
 from weft.ops.array.operands import known
 from weft.ops.calls import public
+from weft.ops.capture_recipes import recorded
 from weft.ops.other_names import missing
 from weft.ops.promotion import DEFAULT_FLOAT
-from weft.ops.recipes import recorded
 from weft.ops.session import Handle, Session
 from weft.ops.tensor import Tensor
 from weft.ptir.fourier import fourier_sums

@@ -40,10 +40,10 @@ from weft.ops.array.selection import (
     windowed,
 )
 from weft.ops.calls import public
+from weft.ops.capture_recipes import captured, recorded
 from weft.ops.graph.context import arena_for
 from weft.ops.numbers import is_number
 from weft.ops.promotion import beside, promoted
-from weft.ops.recipes import captured, recorded
 from weft.ops.session import Handle
 from weft.ops.tensor import Tensor, from_array, tensor_method
 from weft.ptir.literal import literal

@@ -36,10 +36,10 @@ from weft.ops.array.norms import matrix_norm, real_dtype, singular_values, vecto
 from weft.ops.array.operands import in_common_dtype, known
 from weft.ops.array.statistics import summed, total_dtype
 from weft.ops.calls import public
+from weft.ops.capture_recipes import captured, recorded
 from weft.ops.functional.linear import matmul
 from weft.ops.other_names import missing
 from weft.ops.promotion import as_float
-from weft.ops.recipes import captured, recorded
 from weft.ops.session import Handle
 from weft.ops.tensor import Tensor, tensor_method
 

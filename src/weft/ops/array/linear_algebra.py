@@ -11,7 +11,7 @@ from weft.foundation.dims import Dim, Shape
 from weft.foundation.errors import OutOfRange, SpecViolation
 from weft.ops.arithmetic import broadcast_shapes, listed
 from weft.ops.array.operands import in_common_dtype
-from weft.ops.recipes import recorded
+from weft.ops.capture_recipes import recorded
 from weft.ops.session import Handle
 from weft.ops.tensor import tensor_method
 

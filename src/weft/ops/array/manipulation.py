@@ -17,11 +17,11 @@ from weft.foundation.lines import user_line
 from weft.ops.arithmetic import as_tensor, broadcast_shapes, broadcasts, listed
 from weft.ops.array.movement import flipped, permuted, rolled, rows_at, window
 from weft.ops.array.operands import known
-from weft.ops.array.parts import joined_data, stacked_parts
 from weft.ops.array.reading import read_elements
+from weft.ops.array.stacking import joined_data, stacked_parts
 from weft.ops.calls import public
+from weft.ops.capture_recipes import captured, recorded
 from weft.ops.promotion import promoted
-from weft.ops.recipes import captured, recorded
 from weft.ops.session import Handle
 from weft.ops.tensor import Tensor, from_array, tensor_method
 

@@ -10,8 +10,8 @@ from weft.foundation.errors import UserError
 from weft.ops.array.manipulation import axes_of
 from weft.ops.array.matrices import computed_in, magnitude, matrices
 from weft.ops.array.statistics import root, summed
+from weft.ops.capture_recipes import recorded
 from weft.ops.promotion import as_float
-from weft.ops.recipes import recorded
 from weft.ops.session import Handle
 
 _REAL = {"cf32": "f32", "cf64": "f64"}

@@ -28,9 +28,9 @@ from weft.ops.array.manipulation import axes_of
 from weft.ops.array.operands import in_common_dtype, paired
 from weft.ops.array.reading import read_elements
 from weft.ops.calls import public
+from weft.ops.capture_recipes import captured, recorded
 from weft.ops.graph.context import arena_for
 from weft.ops.promotion import beside
-from weft.ops.recipes import captured, recorded
 from weft.ops.session import Handle
 from weft.ops.tensor import Tensor, from_array, tensor_method
 

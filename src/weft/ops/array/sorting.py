@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dtypes import SI64
-from weft.ops.recipes import recorded
+from weft.ops.capture_recipes import recorded
 from weft.ops.session import Handle
 from weft.ops.tensor import tensor_method
 

@@ -16,8 +16,8 @@ from weft.foundation.errors import OutOfRange, SpecViolation
 from weft.ops.arithmetic import listed
 from weft.ops.array.data_types import dtype_named
 from weft.ops.array.manipulation import axes_of
+from weft.ops.capture_recipes import recorded
 from weft.ops.promotion import as_float
-from weft.ops.recipes import recorded
 from weft.ops.session import Handle
 from weft.ops.tensor import tensor_method
 

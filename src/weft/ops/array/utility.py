@@ -13,7 +13,7 @@ from weft.ops.array.manipulation import axes_of, concat
 from weft.ops.array.movement import window
 from weft.ops.array.operands import known
 from weft.ops.calls import public
-from weft.ops.recipes import captured, recorded
+from weft.ops.capture_recipes import captured, recorded
 from weft.ops.session import Handle
 from weft.ops.tensor import Tensor, tensor_method
 

@@ -14,6 +14,7 @@ from weft.ops.arithmetic import as_tensor, listed
 from weft.ops.array import movement
 from weft.ops.array.creation import zeros
 from weft.ops.array.manipulation import reshape
+from weft.ops.capture_recipes import recorded
 from weft.ops.functional.capture import with_batch
 from weft.ops.functional.checks import (
     ensure_dtype,
@@ -26,7 +27,6 @@ from weft.ops.functional.convolution import Sizes, pairs, per_axis
 from weft.ops.functional.indexing import scatter
 from weft.ops.functional.rearrange import pad
 from weft.ops.functional.registry import functional
-from weft.ops.recipes import recorded
 from weft.ops.session import Handle
 from weft.ops.tensor import Tensor
 

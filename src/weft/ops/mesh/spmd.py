@@ -25,17 +25,17 @@ from weft.foundation.lines import shown, user_line
 from weft.foundation.mesh import Mesh, Split
 from weft.ops.array.creation import asarray
 from weft.ops.calls import check_function, explained, public
-from weft.ops.carried import Changes, Watched
 from weft.ops.custom_rules import CustomVjp
+from weft.ops.default_backend import at_home
 from weft.ops.differentiate import grad
 from weft.ops.graph.context import current
 from weft.ops.graph.inline import inline
 from weft.ops.graph.node import Node
-from weft.ops.home import at_home
 from weft.ops.jit import jit
 from weft.ops.mesh.collectives import all_reduce
 from weft.ops.mesh.mesh import on_mesh
 from weft.ops.mesh.sharded import Sharded, check_mesh, is_sharded, part_of, splits_of
+from weft.ops.module_state import Changes, Watched
 from weft.ops.parameters import Parameters
 from weft.ops.pytree import Structure, flatten, unflatten
 from weft.ops.rank_classes import classes_of_nodes

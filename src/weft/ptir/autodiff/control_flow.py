@@ -11,7 +11,7 @@ way back is an instruction of the same kind:
   A carry that the body returns as it came is not kept at each step. What its steps only add to a
   cotangent is added up after the loop (`loop_sums`).
 - `while` has no way back: how often it runs is not known in advance, so neither is the room. One
-  that is counted has become a scan before (`weft.ptir.counted`).
+  that is counted has become a scan before (`weft.ptir.counted_loops`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from weft.ptir.ops.indexing import (
     ScatterReduce,
     Take,
 )
-from weft.ptir.splitting.parts import Axes, Layout, Part
+from weft.ptir.splitting.resharding import Axes, Layout, Part
 from weft.ptir.splitting.rules import NotSplit, Splitting, splits
 from weft.ptir.splitting.shapes import extent, untouched
 from weft.ptir.term import Term

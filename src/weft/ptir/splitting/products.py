@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.ptir.op_rules import op_as
 from weft.ptir.ops.contraction import DotGeneral
-from weft.ptir.splitting.parts import Layout, Part
+from weft.ptir.splitting.resharding import Layout, Part
 from weft.ptir.splitting.rules import Splitting, splits
 
 

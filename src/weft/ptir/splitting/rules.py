@@ -15,7 +15,7 @@ from weft.foundation.errors import InternalError, UserError
 from weft.ptir.op import Op
 from weft.ptir.op_rules import OpRules
 from weft.ptir.ops.elementwise import BinaryFn, ElementwiseBinary, ElementwiseUnary, UnaryFn
-from weft.ptir.splitting.parts import Axes, Exchanges, Layout, Part, layout_text
+from weft.ptir.splitting.resharding import Axes, Exchanges, Layout, Part, layout_text
 from weft.ptir.term import Term
 from weft.ptir.types import TensorType
 

@@ -28,7 +28,7 @@ from weft.ptir.ops.reduction import (
 )
 from weft.ptir.ops.scheduling import Barrier
 from weft.ptir.ops.window import ExtractPatches, ReduceWindow
-from weft.ptir.splitting.parts import Axes, Layout, Part, layout_of
+from weft.ptir.splitting.resharding import Axes, Layout, Part, layout_of
 from weft.ptir.splitting.rules import WAITING, NotSplit, Splitting, splits
 
 WAITING.update((Reshape, Transpose, Reduce, Reshard))

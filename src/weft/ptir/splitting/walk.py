@@ -8,7 +8,7 @@ from weft.foundation.errors import InternalError, SpecViolation
 from weft.foundation.mesh import Mesh
 from weft.ptir.ir import Function, Instruction, Operand, Ref
 from weft.ptir.ops.collective import OfRanks, Reshard
-from weft.ptir.splitting.parts import Exchanges, Part, whole
+from weft.ptir.splitting.resharding import Exchanges, Part, whole
 from weft.ptir.splitting.rules import NotSplit, Splitting, refusal, splits, waiting
 from weft.ptir.tape import Environment, Tape, Workshop
 from weft.ptir.types import TensorType

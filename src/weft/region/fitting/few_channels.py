@@ -24,7 +24,7 @@ from typing import Final
 
 from weft.foundation.index_expr import Expr, FloorDiv, Guard, axis, floordiv, simplify, substitute
 from weft.foundation.records import dataclass, replace
-from weft.region.fitting.boards import (
+from weft.region.fitting.image_copies import (
     FEWEST,
     LINE,
     Board,

@@ -8,9 +8,13 @@ from typing import Final
 
 from weft.foundation.records import replace
 from weft.region.fitting.aligned import with_aligned_operands
-from weft.region.fitting.boards import Made, with_board_of_groups, with_boards
 from weft.region.fitting.few_channels import with_folded_windows, with_patches
 from weft.region.fitting.filters import with_panels
+from weft.region.fitting.flipped_filters import (
+    Constants,
+    with_filters_in_place,
+    with_known_places,
+)
 from weft.region.fitting.gathers_and_scatters import (
     sorted_together,
     with_near_gathers,
@@ -18,19 +22,15 @@ from weft.region.fitting.gathers_and_scatters import (
     with_wide_sums,
 )
 from weft.region.fitting.hulls import with_hulls
+from weft.region.fitting.image_copies import Made, with_board_of_groups, with_boards
 from weft.region.fitting.joined_axes import with_joined_axes, with_joined_rows
 from weft.region.fitting.joined_groups import with_joined_groups
 from weft.region.fitting.long_sums import in_parts
 from weft.region.fitting.one_row import with_one_row
 from weft.region.fitting.phases import with_phases
 from weft.region.fitting.phases_at_once import with_phases_at_once
-from weft.region.fitting.room import with_room
-from weft.region.fitting.turned_filters import (
-    Constants,
-    with_filters_in_place,
-    with_known_places,
-)
-from weft.region.fitting.turned_windows import with_turned_windows, with_written_windows
+from weft.region.fitting.row_padding import with_room
+from weft.region.fitting.transposed_windows import with_turned_windows, with_written_windows
 from weft.region.fitting.whole_ops import whole_in_parts
 from weft.region.forms.planes import find_planes
 from weft.region.ir import Cast, Const, Kernel, Module, Pattern, Tensor

@@ -25,7 +25,7 @@ from weft.region.fitting.cutting import needed, placed, renamed
 from weft.region.fitting.joining import live
 from weft.region.forms.attention import find_attention
 from weft.region.forms.bands import HULL_ROWS, band_of, band_of_stream
-from weft.region.forms.few import is_of_few
+from weft.region.forms.few_queries import is_of_few
 from weft.region.forms.stream import find_stream
 from weft.region.ir import (
     AxisIndex,

@@ -28,7 +28,7 @@ from weft.region.forms.attention import (
     value_side,
     weight_side,
 )
-from weft.region.forms.few import is_of_few, reads_pages
+from weft.region.forms.few_queries import is_of_few, reads_pages
 from weft.region.forms.multiplied import hides_digits
 from weft.region.forms.stream import is_narrow
 from weft.region.forms.warpgroups import suits_warpgroups

@@ -18,8 +18,8 @@ from typing import Final
 from weft.foundation.index_expr import Expr, Guard, axes_of, axis
 from weft.foundation.records import dataclass, replace
 from weft.region.cost import kernel_seconds, kernel_work
-from weft.region.fitting.boards import Copy, copied
 from weft.region.fitting.cutting import placed, renamed
+from weft.region.fitting.image_copies import Copy, copied
 from weft.region.fitting.join_row_folds import users_of
 from weft.region.fitting.joining import live, replaced
 from weft.region.forms.planes import LINE, find_planes, used_share

@@ -18,8 +18,8 @@ from typing import Final
 from weft.foundation.dtypes import BF16, F16, F32
 from weft.foundation.index_expr import Expr, Guard, axes_of, axis, coefficient, substitute
 from weft.foundation.records import dataclass, replace
-from weft.region.fitting.boards import WORTH, Copy, Made, copied, find_board, suits
 from weft.region.fitting.cutting import needed
+from weft.region.fitting.image_copies import WORTH, Copy, Made, copied, find_board, suits
 from weft.region.ir import (
     AxisIndex,
     Binary,

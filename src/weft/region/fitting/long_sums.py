@@ -31,7 +31,7 @@ from weft.region.forms.columns import (
 from weft.region.forms.multiplied import usual_atom
 from weft.region.forms.overlap import LONG, OverlappingRows, overlapping_rows
 from weft.region.forms.problem import find_problem
-from weft.region.forms.thin import FEW, LONG_SIDE, tiles_per_unit
+from weft.region.forms.thin_products import FEW, LONG_SIDE, tiles_per_unit
 from weft.region.ir import (
     Check,
     Fold,

@@ -33,8 +33,8 @@ from weft.foundation.index_expr import (
     substitute,
 )
 from weft.foundation.records import dataclass, replace
-from weft.region.fitting.boards import Made
 from weft.region.fitting.cutting import needed, placed, renamed
+from weft.region.fitting.image_copies import Made
 from weft.region.forms.multiplied import multiplies_reads
 from weft.region.ir import (
     AxisIndex,

@@ -24,7 +24,7 @@ from weft.foundation.index_expr import (
     linear,
 )
 from weft.foundation.records import dataclass, replace
-from weft.region.fitting.boards import Made, pays, suits
+from weft.region.fitting.image_copies import Made, pays, suits
 from weft.region.fitting.phases import Pair, Phases, find_phases
 from weft.region.ir import (
     AxisIndex,

@@ -18,9 +18,9 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from weft.foundation.digit_sort import Digits, Moved, Starts
 from weft.foundation.dtypes import F32, SI32, UI32, DType
 from weft.foundation.grouped_rows import GroupedRows, OuterRows
+from weft.foundation.radix_sort import Digits, Moved, Starts
 from weft.foundation.records import dataclass, replace
 from weft.foundation.whole_ops import (
     Collected,

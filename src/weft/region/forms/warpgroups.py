@@ -16,7 +16,7 @@ from weft.region.forms.attention import (
     source,
     value_side,
 )
-from weft.region.forms.few import pages_of
+from weft.region.forms.few_queries import pages_of
 from weft.region.forms.pages import find_pages
 from weft.region.forms.runs import longest_run
 from weft.region.forms.stream import (

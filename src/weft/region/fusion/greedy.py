@@ -26,7 +26,7 @@ from weft.foundation.tally import asked, done
 from weft.poly_view.ir import BlockKind
 from weft.region.cost import kernel_seconds, operations_of
 from weft.region.fusion.bounds import PLACED, Bounds, reads_in_place
-from weft.region.fusion.places import meet, places_of
+from weft.region.fusion.read_counts import meet, places_of
 from weft.region.fusion.resources import stop_reason
 from weft.region.fusion.signature import Signatures, on_tensors
 from weft.region.ir import Kernel, Tensor, Weighed

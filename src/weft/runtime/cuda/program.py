@@ -34,7 +34,7 @@ from weft.runtime.artifact import (
 from weft.runtime.cuda.driver import Memory
 from weft.runtime.cuda.exchanges import device_exchanges
 from weft.runtime.cuda.gpu import Gpu, open_gpu
-from weft.runtime.cuda.kept import Keeping
+from weft.runtime.cuda.kept_results import Keeping
 from weft.runtime.cuda.memory import Block
 from weft.runtime.cuda.resident import Resident
 from weft.runtime.cuda.steps import Walk
@@ -47,8 +47,8 @@ from weft.runtime.cuda.tensors import (
     fresh,
     overwritten,
 )
-from weft.runtime.cuda.watched import Watched
-from weft.runtime.kept import Passing
+from weft.runtime.cuda.timed_run import Watched
+from weft.runtime.kept_results import Passing
 from weft.runtime.timeline import Lap
 
 Array = NDArray[Any]

@@ -14,7 +14,7 @@ from tests.support.gpu_programs import CASES, compiled, through_stages
 from tests.support.gpu_rows import dialect_kernel, error_of
 from tests.support.kernels import elementwise
 from weft.codegen.gpu import ir, sass
-from weft.codegen.gpu.chain import Neighbours, chained, waves
+from weft.codegen.gpu.dependent_launch import Neighbours, chained, waves
 from weft.codegen.gpu.interp import Hazard
 from weft.codegen.gpu.ir import walk
 from weft.codegen.gpu.ir.scalar import LANE

@@ -16,7 +16,7 @@ import pytest
 import weft
 from tests.support.cases import one_in
 from weft.driver.compile import Executable
-from weft.driver.programs import kept
+from weft.driver.programs import program_cache
 from weft.driver.signature import make_signature
 from weft.foundation.limits import Limits
 from weft.ptir import Builder, Program
@@ -107,7 +107,7 @@ import sys
 import llvmlite.binding as llvm
 import numpy as np
 import weft
-from weft.driver.programs import kept
+from weft.driver.programs import program_cache
 from weft.runtime import cache
 
 cache.source_digest = lambda: sys.argv[2]  # whatever is edited while this runs
@@ -175,9 +175,9 @@ def test_everything_a_compilation_depends_on_is_in_the_key(
 ) -> None:
     target = target_named("cpu")
     plain = make_signature(program())
-    key = kept.key_of(program(), target, plain)
+    key = program_cache.key_of(program(), target, plain)
     assert key is not None
-    assert kept.key_of(program(), target, plain) == key
+    assert program_cache.key_of(program(), target, plain) == key
     others = [
         (program(3.0), target, plain),
         (replace(program(), locations={}), target, plain),
@@ -186,11 +186,11 @@ def test_everything_a_compilation_depends_on_is_in_the_key(
         (program(), replace(target, features=frozenset({"other"})), plain),
         (program(), replace(target, rates=replace(target.rates, bandwidth=1.0)), plain),
     ]
-    found = [key, *(kept.key_of(*other) for other in others)]
-    found.append(kept.key_of(program(), target, plain, 3))
-    found.append(kept.key_of(program(), target, plain, overrides={"plan": "{}"}))
-    found.append(kept.key_of(program(), target, plain, overrides={"plan": "{ }"}))
-    found.append(kept.key_of(program(), target, plain, overrides={"region": "{}"}))
+    found = [key, *(program_cache.key_of(*other) for other in others)]
+    found.append(program_cache.key_of(program(), target, plain, 3))
+    found.append(program_cache.key_of(program(), target, plain, overrides={"plan": "{}"}))
+    found.append(program_cache.key_of(program(), target, plain, overrides={"plan": "{ }"}))
+    found.append(program_cache.key_of(program(), target, plain, overrides={"region": "{}"}))
     for name, value in (
         ("weft.runtime.cache.source_digest", lambda: "another version of Weft"),
         ("llvmlite.binding.llvm_version_info", (99, 0, 0)),
@@ -199,9 +199,9 @@ def test_everything_a_compilation_depends_on_is_in_the_key(
     ):
         with monkeypatch.context() as changed:
             changed.setattr(name, value)
-            found.append(kept.key_of(program(), target, plain))
-    cache.save(kept.tuned_key(target), b"{}")
-    found.append(kept.key_of(program(), target, plain))
+            found.append(program_cache.key_of(program(), target, plain))
+    cache.save(program_cache.tuned_key(target), b"{}")
+    found.append(program_cache.key_of(program(), target, plain))
     assert None not in found
     assert len(set(found)) == 16
 
@@ -212,7 +212,9 @@ def test_the_key_of_a_program_for_a_gpu_has_its_compiler_and_what_it_builds_for(
     plain = make_signature(program())
 
     def keys() -> list[str | None]:
-        return [kept.key_of(program(), target_named(name), plain) for name in ("sm80", "sm90")]
+        return [
+            program_cache.key_of(program(), target_named(name), plain) for name in ("sm80", "sm90")
+        ]
 
     found = keys()
     with monkeypatch.context() as changed:
@@ -251,23 +253,23 @@ def test_a_stage_that_cannot_be_given_is_refused_also_where_the_program_is_kept(
 
 
 def test_a_broken_entry_is_compiled_again_and_that_is_said(folder: Path) -> None:
-    key = kept.key_of(program(), target_named("cpu"), make_signature(program()))
+    key = program_cache.key_of(program(), target_named("cpu"), make_signature(program()))
     assert key is not None
-    assert kept.DAMAGED not in weft.compile(program()).report()
+    assert program_cache.DAMAGED not in weft.compile(program()).report()
     whole = (folder / key).read_bytes()
     flipped = whole[:200] + bytes([whole[200] ^ 1]) + whole[201:]
     for damage in (b"", b"weftobj2", whole[:-1], whole + b"x", flipped, b"weftobj3" + whole[8:]):
         (folder / key).write_bytes(damage)
         executable = weft.compile(program())
         assert "machine code" in executable._latest.times
-        assert kept.DAMAGED in executable.report()
-        assert executable.explain().endswith(kept.DAMAGED)
+        assert program_cache.DAMAGED in executable.report()
+        assert executable.explain().endswith(program_cache.DAMAGED)
     for payload in (b"something else", b"weftprg1" + (8).to_bytes(8, "little") + b"[" * 8):
         cache.save(key, payload)
-        assert kept.DAMAGED in weft.compile(program()).report()
+        assert program_cache.DAMAGED in weft.compile(program()).report()
     again = weft.compile(program())
     assert list(again._latest.times) == ["disk"]
-    assert kept.DAMAGED not in again.report()
+    assert program_cache.DAMAGED not in again.report()
 
 
 def offset(by: float, size: int = 4) -> Program:
@@ -283,20 +285,20 @@ def test_an_entry_in_the_place_of_another_is_compiled_again(folder: Path) -> Non
     keys = {}
     for made in (wanted, offset(-3.0), offset(3.0, 1 << 20)):
         weft.compile(made)
-        key = kept.key_of(made, target, make_signature(made))
+        key = program_cache.key_of(made, target, make_signature(made))
         assert key is not None
         keys[made] = folder / key
     for other in list(keys)[1:]:
         keys[wanted].write_bytes(keys[other].read_bytes())
         executable = weft.compile(wanted)
-        assert kept.DAMAGED in executable.report()
+        assert program_cache.DAMAGED in executable.report()
         assert executable(x)[0].tolist() == [3, 4, 7, 12]
-        assert kept.DAMAGED not in weft.compile(wanted).report()
+        assert program_cache.DAMAGED not in weft.compile(wanted).report()
 
 
 def entry_of(made: Program) -> tuple[str, Packed]:
     """The key of a program that is kept, and what is kept."""
-    key = kept.key_of(made, target_named("cpu"), make_signature(made))
+    key = program_cache.key_of(made, target_named("cpu"), make_signature(made))
     assert key is not None
     found = unpack(cache.load(key) or b"")
     assert found is not None
@@ -364,7 +366,7 @@ def test_whole_entries_that_are_unsound_are_compiled_again(kept_offset: tuple[st
         assert artifact != found.artifact
         cache.save(key, pack(replace(found, artifact=artifact)))
         executable = weft.compile(offset(3.0))
-        assert kept.DAMAGED in executable.explain(), (number, artifact)
+        assert program_cache.DAMAGED in executable.explain(), (number, artifact)
         assert executable(x)[0].tolist() == [3, 4, 7, 12]
         assert list(weft.compile(offset(3.0))._latest.times) == ["disk"]
 
@@ -436,7 +438,7 @@ def test_a_program_without_a_wire_form_is_compiled_every_time() -> None:
 
 
 def test_programs_with_huge_constants_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "MOST_BYTES", 1 << 10)
+    monkeypatch.setattr(program_cache, "MOST_BYTES", 1 << 10)
     for _ in range(2):
         (cluster,) = weft.compile(program()).clusters.values()
         assert "machine code" in cluster.times

@@ -16,7 +16,7 @@ from tests.support.gpu_machine import Machine, MachineBackend, machine
 from weft.codegen.gpu.body.accept import refuse
 from weft.driver.code import gpu_kernels
 from weft.driver.compile import Executable
-from weft.driver.programs import kept
+from weft.driver.programs import program_cache
 from weft.driver.signature import make_signature
 from weft.ptir import Builder, Program
 from weft.runtime import cache
@@ -112,18 +112,18 @@ def test_a_given_stage_and_another_device_are_other_programs(gpu: Machine) -> No
 
 def test_a_broken_entry_is_compiled_again_and_that_is_said(gpu: Machine, folder: Path) -> None:
     signature = make_signature(program(), params=[1], state=[2])
-    key = kept.key_of(program(), target_named("sm90"), signature)
+    key = program_cache.key_of(program(), target_named("sm90"), signature)
     assert key is not None
-    assert kept.DAMAGED not in compiled().report()
+    assert program_cache.DAMAGED not in compiled().report()
     whole = (folder / key).read_bytes()
     flipped = whole[:200] + bytes([whole[200] ^ 1]) + whole[201:]
     for damage in (b"", whole[:-1], whole + b"x", flipped):
         (folder / key).write_bytes(damage)
         executable = compiled()
         assert "machine code" in executable._latest.times
-        assert executable.explain().endswith(kept.DAMAGED)
+        assert executable.explain().endswith(program_cache.DAMAGED)
     cache.save(key, b"something else")
-    assert compiled().explain().endswith(kept.DAMAGED)
+    assert compiled().explain().endswith(program_cache.DAMAGED)
     assert list(compiled()._latest.times) == ["disk"]
 
 

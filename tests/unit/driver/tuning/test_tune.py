@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import weft
-from weft.driver.programs.kept import tuned_key
+from weft.driver.programs.program_cache import tuned_key
 from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import Compilation
 from weft.driver.tuning import tune as tuner

@@ -13,7 +13,7 @@ from tests.support.example_inputs import inputs_for
 from tests.support.lowered import Lowered, given, lowered
 from weft.driver.legalise import without_composites
 from weft.ptir import Builder, Program, Value
-from weft.region.forms.few import pages_of
+from weft.region.forms.few_queries import pages_of
 from weft.region.interp import run_module
 from weft.region.ir import Pattern, attention_parts
 from weft.tiny.from_ptir import lower_program

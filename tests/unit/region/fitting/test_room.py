@@ -14,7 +14,7 @@ from tests.support.long_rows import softmax_between
 from weft.codegen.gpu.ir import values
 from weft.foundation.errors import SpecViolation
 from weft.ptir import Builder, Program
-from weft.region.fitting import aligned, room
+from weft.region.fitting import aligned, row_padding
 from weft.region.ir import Module, Pattern
 from weft.region.text import from_json, to_json
 from weft.region.verify import verify
@@ -22,8 +22,8 @@ from weft.testing.compare import compare
 
 
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "_LARGE", 1)
-    monkeypatch.setattr(room, "WORTH", 1)
+    monkeypatch.setattr(row_padding, "_LARGE", 1)
+    monkeypatch.setattr(row_padding, "WORTH", 1)
     monkeypatch.setattr(aligned, "WORTH", 1)
 
 

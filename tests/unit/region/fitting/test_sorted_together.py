@@ -8,7 +8,7 @@ import pytest
 import weft
 from tests.support.gpu_programs import through_stages
 from weft.driver.stages.opaque import run_opaque
-from weft.foundation.digit_sort import Starts
+from weft.foundation.radix_sort import Starts
 from weft.ptir import Builder, Program, Value
 from weft.region.fitting import gathers_and_scatters
 from weft.region.interp import run_module

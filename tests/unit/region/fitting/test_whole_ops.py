@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from tests.support.draws import generator
 from tests.support.grouped_steps import in_steps
 from weft.driver.stages.opaque import run_opaque
-from weft.foundation.digit_sort import Digits, Moved, Starts
 from weft.foundation.dtypes import BF16, F32, I1, SI4, SI32, SI64, UI8, DType
+from weft.foundation.radix_sort import Digits, Moved, Starts
 from weft.foundation.whole_ops import (
     Gathered,
     Order,

@@ -8,7 +8,7 @@ import pytest
 from tests.support.cases import each
 from weft.foundation.dtypes import F32, I1, SI64, UI32, DType
 from weft.foundation.index_expr import constant
-from weft.region.forms.chances import Chance, find_chance
+from weft.region.forms.dropout_bits import Chance, find_chance
 from weft.region.ir import Binary, Cast, Const, Let, ValueExpr, Words
 
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.support.cases import each
-from weft.region.forms.thin import FEW, LONG_SIDE, RESIDENT, is_thin, thin_tile, tiles_per_unit
+from weft.region.forms.thin_products import (
+    FEW,
+    LONG_SIDE,
+    RESIDENT,
+    is_thin,
+    thin_tile,
+    tiles_per_unit,
+)
 from weft.target.sm90 import SM90
 
 THREADS = 128

@@ -11,7 +11,7 @@ import weft
 from weft.foundation.dtypes import F32
 from weft.foundation.index_expr import axis, param
 from weft.poly_view.ir import BlockKind, IterAxis, PolyBlock
-from weft.region.fusion.places import meet
+from weft.region.fusion.read_counts import meet
 
 pytestmark = pytest.mark.usefixtures("small_machine")
 

@@ -15,7 +15,7 @@ from tests.support.gpu_interpreted import InterpretedGpu
 from tests.support.gpu_programs import through_stages
 from weft import functional as F
 from weft.ptir import Program
-from weft.region.fitting import boards, levels, long_sums
+from weft.region.fitting import image_copies, levels, long_sums
 from weft.region.fitting.cutting import removed_axes
 from weft.region.forms import columns
 from weft.region.ir import Module, Pattern, Tensor
@@ -26,7 +26,7 @@ from weft.testing.compare import compare
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layouts, "_WORTH", 1)
-    monkeypatch.setattr(boards, "WORTH", 1)
+    monkeypatch.setattr(image_copies, "WORTH", 1)
 
 
 def random(*shape: int, seed: int = 0) -> Any:

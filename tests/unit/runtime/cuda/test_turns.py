@@ -16,7 +16,7 @@ from weft import functional as F
 from weft.driver import legalise
 from weft.foundation.errors import SpecViolation
 from weft.ptir import Program
-from weft.ptir.turns import TurnSizes
+from weft.ptir.products_in_turns import TurnSizes
 from weft.region.fitting import join_row_folds
 from weft.testing.compare import compare
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from weft.codegen.cpu.code import Code, Val, number
 from weft.codegen.cpu.math.writer import Pair, Writer
-from weft.foundation.circle import COSINE, SINE, TWO_OVER_PI
+from weft.foundation.trigonometry import COSINE, SINE, TWO_OVER_PI
 
 # (sin r / r - 1) / r^2 and (cos r - 1 + r^2 / 2) / r^4 as polynomials in r^2.
 _SIN: Final = {

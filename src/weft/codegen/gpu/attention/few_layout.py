@@ -24,7 +24,7 @@ from weft.foundation.records import dataclass
 from weft.foundation.whole_numbers import round_up
 from weft.plan.ir import ONLINE, AttentionPlan
 from weft.region.forms.bands import Band
-from weft.region.forms.few import fits_pages
+from weft.region.forms.few_queries import fits_pages
 
 ROWS: Final = 16
 """Of a matrix instruction."""

@@ -9,7 +9,7 @@ from weft.codegen.gpu import ir
 from weft.codegen.gpu.attention.few_layout import FewLayout
 from weft.codegen.gpu.ir.scalar import Lit, Name, Scalar
 from weft.codegen.gpu.ir.values import Assign, PlaceOf, Variable
-from weft.codegen.gpu.products.place import offset
+from weft.codegen.gpu.products.tile_place import offset
 from weft.foundation.records import dataclass
 
 

@@ -13,8 +13,8 @@ from weft.codegen.gpu.body.quads import compute
 from weft.codegen.gpu.ir.element_ops import ElementOp
 from weft.codegen.gpu.ir.scalar import THREAD, Lit, Name, Scalar, both
 from weft.codegen.gpu.ir.values import Compute, IndexValue, StoreElement, StoreVector
-from weft.codegen.gpu.products.place import offset
 from weft.codegen.gpu.products.problem import Source
+from weft.codegen.gpu.products.tile_place import offset
 from weft.foundation.dtypes import F32, I1
 from weft.foundation.records import dataclass
 

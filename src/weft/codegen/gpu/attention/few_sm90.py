@@ -47,8 +47,8 @@ from weft.codegen.gpu.ir.scalar import (
 from weft.codegen.gpu.ir.swizzle import TileLayout
 from weft.codegen.gpu.ir.values import Assign, Compute, IndexValue, PlaceOf, Variable
 from weft.codegen.gpu.products.operand import Operand
-from weft.codegen.gpu.products.place import offset, present
 from weft.codegen.gpu.products.ring import Ring
+from weft.codegen.gpu.products.tile_place import offset, present
 from weft.foundation.dtypes import F32, I1, SI32, SI64
 from weft.region.forms.bands import Band
 

@@ -10,7 +10,7 @@ from weft.codegen.gpu import ir
 from weft.codegen.gpu.attention.work import TILE, Work
 from weft.codegen.gpu.ir.scalar import Lit, Name, Scalar, least, most
 from weft.codegen.gpu.ir.values import PlaceOf
-from weft.codegen.gpu.products.place import offset
+from weft.codegen.gpu.products.tile_place import offset
 from weft.foundation.dtypes import SI32
 from weft.region.forms.bands import HULL_ROWS
 

@@ -23,7 +23,7 @@ from weft.foundation.records import dataclass
 from weft.region.form import Attention, AttentionParts
 from weft.region.forms.attention import score_sides, source, value_side, weight_of
 from weft.region.forms.bands import Band, End, band_of
-from weft.region.forms.few import pages_of, reads_pages
+from weft.region.forms.few_queries import pages_of, reads_pages
 from weft.region.forms.pages import find_pages
 from weft.region.ir import AxisIndex, Cast, Kernel, Let, Output, Read, attention_parts, form_of
 

@@ -15,9 +15,9 @@ from weft.codegen.gpu.attention.work import TILE
 from weft.codegen.gpu.ir.element_ops import ElementOp, Number
 from weft.codegen.gpu.ir.scalar import LANE, Lit, Name, Scalar
 from weft.codegen.gpu.ir.values import Compute
-from weft.codegen.gpu.products.place import offset
 from weft.codegen.gpu.products.problem import Source
 from weft.codegen.gpu.products.ring import Ring
+from weft.codegen.gpu.products.tile_place import offset
 from weft.foundation.dtypes import I1, UI32, DType
 from weft.foundation.records import dataclass
 from weft.plan.ir import AttentionPlan

@@ -13,7 +13,7 @@ from weft.foundation.dtypes import BF16, F16
 from weft.foundation.index_expr import Expr, coefficient, constant, linear
 from weft.foundation.records import dataclass
 from weft.region.forms.bands import HULL_ROWS, Band
-from weft.region.forms.chances import find_chance, made_of
+from weft.region.forms.dropout_bits import find_chance, made_of
 from weft.region.forms.runs import longest_run
 from weft.region.ir import AxisIndex, Kernel, Let, Read, Words
 

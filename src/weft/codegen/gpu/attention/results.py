@@ -23,7 +23,7 @@ from weft.codegen.gpu.ir.element_ops import ElementOp
 from weft.codegen.gpu.ir.scalar import LANE, Lit, Scalar, both
 from weft.codegen.gpu.ir.swizzle import TileLayout
 from weft.codegen.gpu.ir.values import Compute, StoreElement
-from weft.codegen.gpu.products.place import offset, present
+from weft.codegen.gpu.products.tile_place import offset, present
 from weft.foundation.dtypes import F32, I1
 
 

@@ -54,8 +54,8 @@ from weft.codegen.gpu.ir.scalar import (
 from weft.codegen.gpu.ir.swizzle import Major, TileLayout, operand_offset
 from weft.codegen.gpu.ir.values import Variable
 from weft.codegen.gpu.products.operand import Operand
-from weft.codegen.gpu.products.place import present
 from weft.codegen.gpu.products.ring import Ring
+from weft.codegen.gpu.products.tile_place import present
 from weft.foundation.dtypes import F32
 
 Body = tuple[ir.Stmt, ...]

@@ -56,9 +56,9 @@ from weft.codegen.gpu.ir.scalar import LANE, LANES, THREAD, WARP, Lit, Name, Sca
 from weft.codegen.gpu.ir.swizzle import Major, TileLayout, operand_offset
 from weft.codegen.gpu.ir.values import Compute
 from weft.codegen.gpu.products.operand import Operand
-from weft.codegen.gpu.products.place import offset, present
 from weft.codegen.gpu.products.problem import Source, Strides
 from weft.codegen.gpu.products.ring import Ring
+from weft.codegen.gpu.products.tile_place import offset, present
 from weft.foundation.dtypes import F32
 
 Body = tuple[ir.Stmt, ...]

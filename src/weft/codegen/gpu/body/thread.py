@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.body.across import Run, fills_a_line, run_along
 from weft.codegen.gpu.body.index import Indexer, unflatten
 from weft.codegen.gpu.body.neighbours import aligned, all_or_none, same_for
 from weft.codegen.gpu.body.reductions import Reduction, reductions_of
 from weft.codegen.gpu.body.scopes import ALWAYS, Group, Scope, Sweep
+from weft.codegen.gpu.body.unaligned_reads import Run, fills_a_line, run_along
 from weft.codegen.gpu.ir import values
 from weft.codegen.gpu.ir.element_ops import ElementOp, loose_functions
 from weft.codegen.gpu.ir.formats import ACCESS_BYTES, NARROW

@@ -9,8 +9,8 @@ from typing import Any, Final, get_args
 import numpy as np
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.chain import reaches_memory
-from weft.codegen.gpu.interp import parts
+from weft.codegen.gpu.dependent_launch import reaches_memory
+from weft.codegen.gpu.interp import partial_sums
 from weft.codegen.gpu.interp.blocks import (
     WARP,
     Block,
@@ -266,12 +266,12 @@ class Strand(Elements):
             raise Hazard("part of a warp hands on a sum, or there is no workspace for it")
         match statement:
             case ir.KeepSums(source=array):
-                parts.keep(statement, self, space, self.settled(array))
+                partial_sums.keep(statement, self, space, self.settled(array))
                 return
             case ir.AddSums(target=array) | ir.GatherSums(target=array):
-                parts.add(statement, self, space, self.settled(array))
+                partial_sums.add(statement, self, space, self.settled(array))
                 return
-        first = parts.is_first(self, statement.member)
+        first = partial_sums.is_first(self, statement.member)
         number, threads = self.one(statement.number, mask), statement.threads
         counter = space.counter(self.one(statement.counter, mask))
         match statement:
@@ -287,12 +287,15 @@ class Strand(Elements):
             case ir.PassTurn(value=value):
                 yield from self.meet(number, threads, mask)
                 if first:
-                    counter.value, counter.known = self.one(value, mask), parts.released(self)
+                    counter.value, counter.known = (
+                        self.one(value, mask),
+                        partial_sums.released(self),
+                    )
             case ir.CountOff(name=name, last=last):
                 yield from self.meet(number, threads, mask)
                 if first:
                     self.learn_of_blocks(counter.known)
-                    counter.known = parts.released(self)
+                    counter.known = partial_sums.released(self)
                     # The counter goes back to 0 with the last one, so that the next launch finds it
                     # so.
                     self.block.votes[number] = int(counter.value == last)

@@ -16,9 +16,9 @@ from weft.codegen.gpu.ir import values
 from weft.codegen.gpu.ir.element_ops import ElementOp
 from weft.codegen.gpu.ir.scalar import Scalar
 from weft.foundation import functions, numeric, philox
-from weft.foundation.digit_sort import sort_keys
 from weft.foundation.dtypes import BY_NAME, SI64, UI32, DType
 from weft.foundation.errors import SpecViolation
+from weft.foundation.radix_sort import sort_keys
 
 _LANE = np.arange(32)
 _ALL = (32,)

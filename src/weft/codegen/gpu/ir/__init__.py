@@ -143,20 +143,7 @@ from weft.codegen.gpu.ir.matrix import (
     WgmmaOperand,
     WgmmaWait,
 )
-from weft.codegen.gpu.ir.meetings import (
-    AdmitNext,
-    AwaitPrevious,
-    ChainStmt,
-    ClusterArrive,
-    ClusterStmt,
-    ClusterWait,
-    NamedBarrier,
-    SendCluster,
-    StCluster,
-    SyncThreads,
-    SyncWarp,
-)
-from weft.codegen.gpu.ir.parts import (
+from weft.codegen.gpu.ir.partial_sums import (
     AddSums,
     AwaitTurn,
     CountOff,
@@ -173,6 +160,19 @@ from weft.codegen.gpu.ir.rows import (
     RowScale,
     RowStmt,
     RowSum,
+)
+from weft.codegen.gpu.ir.synchronisation import (
+    AdmitNext,
+    AwaitPrevious,
+    ChainStmt,
+    ClusterArrive,
+    ClusterStmt,
+    ClusterWait,
+    NamedBarrier,
+    SendCluster,
+    StCluster,
+    SyncThreads,
+    SyncWarp,
 )
 
 __all__ = [

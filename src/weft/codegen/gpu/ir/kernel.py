@@ -23,7 +23,10 @@ from weft.codegen.gpu.ir.frame import (
     Workspace,
 )
 from weft.codegen.gpu.ir.matrix import AddRegisters, Sm80Matrix, Sm90Matrix
-from weft.codegen.gpu.ir.meetings import (
+from weft.codegen.gpu.ir.partial_sums import PartStmt
+from weft.codegen.gpu.ir.rows import RowStmt
+from weft.codegen.gpu.ir.scalar import Like, Scalar, scalar
+from weft.codegen.gpu.ir.synchronisation import (
     AwaitPrevious,
     ChainStmt,
     ClusterStmt,
@@ -31,9 +34,6 @@ from weft.codegen.gpu.ir.meetings import (
     SyncThreads,
     SyncWarp,
 )
-from weft.codegen.gpu.ir.parts import PartStmt
-from weft.codegen.gpu.ir.rows import RowStmt
-from weft.codegen.gpu.ir.scalar import Like, Scalar, scalar
 from weft.codegen.gpu.ir.values import ValueStmt
 from weft.foundation.records import dataclass
 

@@ -168,7 +168,7 @@ class Alike:
 @dataclass(frozen=True)
 class SortKey:
     """An element's place in the order of its dtype, as an unsigned number of as many bits
-    (`foundation.digit_sort`): a ui64 if these are 64, a ui32 else."""
+    (`foundation.radix_sort`): a ui64 if these are 64, a ui32 else."""
 
     name: str
     dtype: DType

@@ -20,12 +20,12 @@ from math import frexp, prod
 from typing import NamedTuple
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.body.across import Run
 from weft.codegen.gpu.body.index import Indexer
 from weft.codegen.gpu.body.peephole import recognise
 from weft.codegen.gpu.body.reductions import Reduction
 from weft.codegen.gpu.body.scopes import ALWAYS, Group, Scope, Sweep
 from weft.codegen.gpu.body.thread import Emitter, Refs
+from weft.codegen.gpu.body.unaligned_reads import Run
 from weft.codegen.gpu.ir import values
 from weft.codegen.gpu.ir.element_ops import ElementOp
 from weft.codegen.gpu.ir.scalar import Lit, Name, Scalar, both

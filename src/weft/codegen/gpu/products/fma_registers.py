@@ -12,7 +12,7 @@ from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding
 from weft.foundation.records import dataclass
 from weft.plan.ir import MmaPlan
-from weft.region.forms.thin import FEW, RESIDENT
+from weft.region.forms.thin_products import FEW, RESIDENT
 from weft.target.roofline import registers_given
 from weft.target.target import Target
 

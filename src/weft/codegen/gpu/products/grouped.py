@@ -17,10 +17,10 @@ from weft.codegen.gpu.ir.scalar import Lit, Name, Scalar, least, most
 from weft.codegen.gpu.ir.values import PlaceOf
 from weft.codegen.gpu.products.group_product import GroupProduct
 from weft.codegen.gpu.products.operand import Operand
-from weft.codegen.gpu.products.place import Place
 from weft.codegen.gpu.products.problem import Problem, Stored, Strides
 from weft.codegen.gpu.products.sm90 import Sm90Builder
 from weft.codegen.gpu.products.sm90_layout import ROW, Sm90Layout
+from weft.codegen.gpu.products.tile_place import Place
 from weft.codegen.gpu.products.tiles import TileOrder
 from weft.foundation.dtypes import SI32
 from weft.foundation.grouped_rows import ENTRY, GroupedTiles

@@ -38,8 +38,8 @@ from weft.codegen.gpu.ir.scalar import (
 )
 from weft.codegen.gpu.products.groups_layout import Elements, GroupsLayout, layout_of, refusals
 from weft.codegen.gpu.products.operand import Refusal
-from weft.codegen.gpu.products.place import offset
 from weft.codegen.gpu.products.problem import Problem, Source, Stored, Strides
+from weft.codegen.gpu.products.tile_place import offset
 from weft.codegen.gpu.template import Job
 from weft.foundation.errors import Finding
 from weft.plan.group_tiles import blocks_at_once

@@ -18,11 +18,11 @@ from weft.codegen.gpu.ir.scalar import Lit, Name, Scalar, most
 from weft.codegen.gpu.ir.values import Compute, PlaceOf
 from weft.codegen.gpu.products.group_product import GroupProduct
 from weft.codegen.gpu.products.operand import Operand
-from weft.codegen.gpu.products.place import Place
 from weft.codegen.gpu.products.problem import Problem, Stored, Strides
 from weft.codegen.gpu.products.sm90 import Sm90Builder
 from weft.codegen.gpu.products.sm90_layout import ROW, WARPGROUP, Sm90Layout
 from weft.codegen.gpu.products.split import Split
+from weft.codegen.gpu.products.tile_place import Place
 from weft.foundation.dtypes import F32, SI32
 from weft.foundation.grouped_rows import OuterTiles
 from weft.foundation.records import dataclass

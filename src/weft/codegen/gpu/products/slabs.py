@@ -18,13 +18,13 @@ from weft.codegen.gpu.body.accept import kernel_refusals
 from weft.codegen.gpu.ir.scalar import LANE, THREAD, Like, Lit, Name, Scalar, both, scalar
 from weft.codegen.gpu.ir.swizzle import TileLayout
 from weft.codegen.gpu.products.operand import Operand, Refusal
-from weft.codegen.gpu.products.place import Place
 from weft.codegen.gpu.products.problem import Refs, Strides
 from weft.codegen.gpu.products.refusals import field_refusals
 from weft.codegen.gpu.products.ring import Ring
 from weft.codegen.gpu.products.slab_layout import ATOM, SlabLayout, refusals
 from weft.codegen.gpu.products.sm90 import Body, Sm90Builder, problem_for
 from weft.codegen.gpu.products.sm90_results import Box, Results, row_split
+from weft.codegen.gpu.products.tile_place import Place
 from weft.codegen.gpu.template import Job
 from weft.foundation.errors import Finding
 from weft.plan.ir import MmaPlan, Plan

@@ -44,12 +44,12 @@ from weft.codegen.gpu.ir.scalar import (
 from weft.codegen.gpu.ir.swizzle import PIECE, Major, PaddedTile, TileLayout
 from weft.codegen.gpu.products.groups import result_registers
 from weft.codegen.gpu.products.operand import Operand, Refusal
-from weft.codegen.gpu.products.place import Place, locate, offset
 from weft.codegen.gpu.products.problem import Problem, Refs, Source, analyse
 from weft.codegen.gpu.products.refusals import field_refusals
 from weft.codegen.gpu.products.sm80_layout import Sm80Layout, refusals, slot_bytes
 from weft.codegen.gpu.products.sm80_windows import piece_at
 from weft.codegen.gpu.products.split import Handing, Meeting
+from weft.codegen.gpu.products.tile_place import Place, locate, offset
 from weft.codegen.gpu.template import Job
 from weft.foundation.dtypes import F32
 from weft.foundation.errors import Finding, SpecViolation

@@ -40,9 +40,8 @@ from weft.codegen.gpu.ir.scalar import (
     total,
 )
 from weft.codegen.gpu.ir.swizzle import Major, TileLayout, operand_offset
-from weft.codegen.gpu.products.carried import Carried, carried
+from weft.codegen.gpu.products.copy_positions import Carried, carried
 from weft.codegen.gpu.products.operand import Operand, Refusal
-from weft.codegen.gpu.products.place import Place, locate, place_in
 from weft.codegen.gpu.products.problem import Problem, Refs, analyse
 from weft.codegen.gpu.products.refusals import field_refusals
 from weft.codegen.gpu.products.ring import Ring
@@ -55,6 +54,7 @@ from weft.codegen.gpu.products.sm90_results import (
     row_split,
 )
 from weft.codegen.gpu.products.split import Handing, Meeting
+from weft.codegen.gpu.products.tile_place import Place, locate, place_in
 from weft.codegen.gpu.products.walks import Walk
 from weft.codegen.gpu.template import Job
 from weft.foundation.errors import Finding, SpecViolation

@@ -25,12 +25,12 @@ from weft.codegen.gpu import ir
 from weft.codegen.gpu.body.quads import BOTH_ROWS
 from weft.codegen.gpu.ir.scalar import LANE, WARP, Like, Lit, Name, Scalar, both, least, scalar
 from weft.codegen.gpu.ir.values import StoreElement
-from weft.codegen.gpu.products.place import Place, offset, present
 from weft.codegen.gpu.products.problem import Folded, Head, Problem, Source, Stored, Strides
 from weft.codegen.gpu.products.ring import Ring
 from weft.codegen.gpu.products.sm90_folds import Folds
 from weft.codegen.gpu.products.sm90_layout import LINE, WARPGROUP, Sm90Layout
 from weft.codegen.gpu.products.sm90_sums import Sums
+from weft.codegen.gpu.products.tile_place import Place, offset, present
 from weft.foundation.dtypes import F32
 from weft.foundation.records import dataclass
 from weft.plan.ir import MmaPlan

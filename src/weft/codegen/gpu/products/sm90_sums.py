@@ -18,9 +18,9 @@ from weft.codegen.gpu import ir
 from weft.codegen.gpu.ir import values
 from weft.codegen.gpu.ir.element_ops import ElementOp
 from weft.codegen.gpu.ir.scalar import LANE, Lit, Name, Scalar
-from weft.codegen.gpu.products.place import Place, offset
 from weft.codegen.gpu.products.problem import Summed
 from weft.codegen.gpu.products.sm90_layout import Sm90Layout
+from weft.codegen.gpu.products.tile_place import Place, offset
 from weft.foundation.dtypes import F32
 from weft.foundation.records import dataclass
 from weft.region.forms.part_sums import PART, PIECE

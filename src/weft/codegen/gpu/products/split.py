@@ -186,7 +186,7 @@ class Handing:
         last, start = self.split.count - 1, self._start(Lit(0))
         # There is no race for the sums: a part passes its turn on after all its threads have stored
         # and met, by a release, and the next one finds it by an acquire, after which its threads
-        # meet (`spelling/prelude/parts.py`).
+        # meet (`spelling/prelude/partial_sums.py`).
         before = (self._await(PART), *self._add(start))
         behind = (*self._keep(start), self._pass(PART + 1), *otherwise)
         return (

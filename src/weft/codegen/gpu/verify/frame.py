@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Final
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.chain import chain_faults, reaches_memory
+from weft.codegen.gpu.dependent_launch import chain_faults, reaches_memory
 from weft.codegen.gpu.ir.frame import LARGEST_STEP, MOST_POINTERS, WINDOW_CORNERS
 from weft.codegen.gpu.spelling.names import is_free
 from weft.foundation.errors import Finding

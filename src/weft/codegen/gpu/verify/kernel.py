@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, Final
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.body.across import fills_a_line
+from weft.codegen.gpu.body.unaligned_reads import fills_a_line
 from weft.codegen.gpu.ir import values
 from weft.codegen.gpu.ir.element_ops import ElementOp, Number, arity, supports
 from weft.codegen.gpu.ir.formats import HELD, held_bytes, results_per_group

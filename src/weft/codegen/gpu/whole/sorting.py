@@ -4,13 +4,13 @@
 some neighbouring elements each, and sort it by a bitonic network: at each step, elements that lie a
 distance apart are compared and change places, all pairs at once. Pairs of one thread need no one
 else, those of lanes are exchanged, those of warps go through shared memory. An element is its key
-(`foundation.digit_sort`) with its position below it, so that no two are equal and the result is
+(`foundation.radix_sort`) with its position below it, so that no two are equal and the result is
 that of a stable sort.
 
 *By counting.* Rows that are very short: a thread counts how many elements of the row come before
 its own. That is its place.
 
-Rows that no block holds are sorted by digits (`digits.py`).
+Rows that no block holds are sorted by digits (`radix_sort.py`).
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
 |---|---|
 | scatter, as updates come | `scattering.py` |
 | scatter of sorted updates | `gathering.py` |
-| running reductions, in parts too | `running.py` |
+| running reductions, in parts too | `running_reductions.py` |
 | sorting of rows that a block holds | `sorting.py` |
-| the steps of sorting by digits | `digits.py` |
+| the steps of sorting by digits | `radix_sort.py` |
 | the tiles of products of groups | `grouping.py`; these are `products/grouped.py` and `outer.py` |
 """
 
@@ -20,15 +20,15 @@ from weft.codegen.gpu.body.accept import MAX_POINTS, refuse
 from weft.codegen.gpu.body.reductions import FUNCTIONS
 from weft.codegen.gpu.ir.element_ops import supports
 from weft.codegen.gpu.ir.formats import HELD, NARROW
-from weft.codegen.gpu.whole import digits, sorting
+from weft.codegen.gpu.whole import radix_sort, sorting
 from weft.codegen.gpu.whole.gathering import GatherKernel
 from weft.codegen.gpu.whole.grouping import GroupingKernel
 from weft.codegen.gpu.whole.kernel import THREADS, combined
-from weft.codegen.gpu.whole.running import RunningKernel
+from weft.codegen.gpu.whole.running_reductions import RunningKernel
 from weft.codegen.gpu.whole.scattering import ScatterKernel
-from weft.foundation.digit_sort import CARRIED, Digits, Moved, Pass, Starts
 from weft.foundation.errors import Finding, InternalError
 from weft.foundation.grouped_rows import GroupSpans, GroupTiles
+from weft.foundation.radix_sort import CARRIED, Digits, Moved, Pass, Starts
 from weft.foundation.whole_ops import (
     Columns,
     Gathered,
@@ -70,11 +70,11 @@ def accepts(op: WholeOp, kernel: Kernel, tensors: Mapping[str, Tensor]) -> list[
 
 def _pass_refusals(op: Pass) -> list[Finding]:
     """Tiles and digits that a block has no threads, registers or shared memory for."""
-    if op.tile % THREADS or not 0 < op.tile <= digits.LARGEST_TILE:
+    if op.tile % THREADS or not 0 < op.tile <= radix_sort.LARGEST_TILE:
         return [refuse("Points", f"a block does not sort tiles of {op.tile} elements")]
     if op.low % CARRIED + op.bits > CARRIED:
         return [refuse("Points", "a digit is cut by the end of 32 bits")]
-    if not 0 < op.bits <= digits.MOST_BITS:
+    if not 0 < op.bits <= radix_sort.MOST_BITS:
         return [refuse("Points", f"a block does not sort by digits of {op.bits} bits")]
     return []
 
@@ -102,6 +102,6 @@ def build(
             grouping = GroupingKernel(kernel, tensors, target)
             return grouping.kernel_called(name, grouping.spans(op))
         case Digits() | Moved() | Starts():
-            step = digits.DigitKernel(kernel, tensors, target)
+            step = radix_sort.DigitKernel(kernel, tensors, target)
             return step.kernel_called(name, step.work(op))
     raise InternalError(f"{op!r} is not an op that has a kernel")

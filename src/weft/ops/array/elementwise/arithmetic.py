@@ -10,7 +10,7 @@ from weft.foundation.lines import Line, user_line
 from weft.ops.arithmetic import TensorLike, as_operand, binary, comparison, numbered, unary
 from weft.ops.array.operands import given, paired, taken
 from weft.ops.calls import public
-from weft.ops.recipes import captured, recorded
+from weft.ops.capture_recipes import captured, recorded
 from weft.ops.session import Handle
 from weft.ops.tensor import Tensor, tensor_method, tensor_property
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from weft.foundation.calls import told
 from weft.foundation.errors import SpecViolation
 from weft.ops.arithmetic import TensorLike, binary, unary
+from weft.ops.capture_recipes import recorded
 from weft.ops.promotion import as_float
-from weft.ops.recipes import recorded
 from weft.ops.session import Handle
 from weft.ops.tensor import Tensor, tensor_method
 

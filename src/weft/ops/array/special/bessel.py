@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from weft.ops.array.special.formulas import choose, computed, polynomial
-from weft.ops.recipes import recorded
+from weft.ops.capture_recipes import recorded
 from weft.ops.session import Handle
 
 BORDER = 8.0

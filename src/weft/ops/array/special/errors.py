@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from weft.ops.array.special.formulas import choose, computed, of_pair, polynomial
-from weft.ops.recipes import recorded
+from weft.ops.capture_recipes import recorded
 from weft.ops.session import Handle
 from weft.ops.tensor import Tensor
 

@@ -15,8 +15,8 @@ from weft.foundation.dtypes import F64
 from weft.foundation.errors import SpecViolation
 from weft.foundation.lines import user_line
 from weft.ops.array.operands import paired
+from weft.ops.capture_recipes import captured
 from weft.ops.promotion import as_float
-from weft.ops.recipes import captured
 from weft.ops.session import Handle
 from weft.ops.tensor import Tensor
 

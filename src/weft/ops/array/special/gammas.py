@@ -25,7 +25,7 @@ from weft.ops.array.special.formulas import (
     steps,
 )
 from weft.ops.calls import public
-from weft.ops.recipes import recorded
+from weft.ops.capture_recipes import recorded
 from weft.ops.session import Handle
 from weft.ops.tensor import Tensor
 

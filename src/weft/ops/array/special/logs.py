@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.ops.array.special.formulas import choose, computed, of_pair, sine
 from weft.ops.calls import public
-from weft.ops.recipes import recorded
+from weft.ops.capture_recipes import recorded
 from weft.ops.session import Handle
 from weft.ops.tensor import Tensor
 

@@ -11,7 +11,7 @@ from tests.support.gpu_convolutions import CASES, GRADIENTS, Case
 from tests.support.gpu_interpreted import InterpretedGpu
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.ir.scalar import FOLD, Lit, Name, Op, Scalar, scalar
-from weft.codegen.gpu.products.carried import Carried, carried
+from weft.codegen.gpu.products.copy_positions import Carried, carried
 from weft.codegen.gpu.products.walks import Counted, Walk
 
 

@@ -24,7 +24,7 @@ from weft.codegen.gpu.ir.scalar import Lit
 from weft.codegen.gpu.spelling.print import cuda
 from weft.codegen.gpu.spelling.text import parse_module, print_module
 from weft.ptir import Program
-from weft.region.fitting import boards, joined_groups
+from weft.region.fitting import image_copies, joined_groups
 from weft.region.ir import Pattern
 from weft.target.known import target_named
 from weft.testing.compare import compare
@@ -92,7 +92,7 @@ def test_a_nan_stays_in_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_gradients_of_first_layers_are_products_with_windows(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(boards, "WORTH", 1)
+    monkeypatch.setattr(image_copies, "WORTH", 1)
     program = FIRST_LAYERS[name].gradient(1)
     module = through_stages(program, "sm90")["region"]
     found = [k for k in module.kernels if any(i.endswith("_patches") for i in k.inputs)]

@@ -23,7 +23,7 @@ from weft.codegen.gpu.spelling.print import cuda
 from weft.codegen.gpu.spelling.text import parse_module, print_module
 from weft.foundation.dtypes import BF16
 from weft.ptir import Builder, Program, Value
-from weft.region.fitting import boards
+from weft.region.fitting import image_copies
 from weft.region.structure import buffers
 from weft.target.sm90 import SM90
 from weft.testing.compare import compare
@@ -31,7 +31,7 @@ from weft.testing.compare import compare
 
 @pytest.fixture(autouse=True)
 def small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boards, "WORTH", 1)
+    monkeypatch.setattr(image_copies, "WORTH", 1)
 
 
 def module_of(program: Program) -> Any:

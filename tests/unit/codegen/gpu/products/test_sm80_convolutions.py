@@ -24,7 +24,7 @@ from weft.codegen.gpu.spelling.text import parse_module, print_module
 from weft.driver.stages.compilation import Compilation
 from weft.plan.ir import MmaPlan
 from weft.ptir import Builder, Program
-from weft.region.fitting import boards
+from weft.region.fitting import image_copies
 from weft.region.ir import Pattern, problem_of
 from weft.testing.compare import compare
 
@@ -67,7 +67,7 @@ def test_gradients_of_images_are_convolutions_and_agree(
     stride: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Filters are read turned around where they lie; images with zeros in them are copied."""
-    monkeypatch.setattr(boards, "WORTH", 1)
+    monkeypatch.setattr(image_copies, "WORTH", 1)
     program = Case(size=(4, 6), inputs=16, outputs=32, stride=stride).gradient(0)
     assert archs(program) == ["sm80", "sm80"]
     names = [kernel.name for kernel in compiled(program)["region"].kernels]
@@ -80,7 +80,7 @@ def test_gradients_of_images_are_convolutions_and_agree(
 def test_operands_that_are_not_read_in_pieces_are_copied_first(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(boards, "WORTH", 1)
+    monkeypatch.setattr(image_copies, "WORTH", 1)
     case = COPIED[name]
     program = replace(case, size=(3, 4), inputs=case.inputs // 2, outputs=48, images=1).program()
     assert archs(program) == ["sm80"]

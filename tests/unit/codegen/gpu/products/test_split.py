@@ -28,7 +28,7 @@ from tests.support.gpu_contractions import (
 )
 from tests.support.gpu_faults import Change, planted, without
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.chain import chain_faults, chained
+from weft.codegen.gpu.dependent_launch import chain_faults, chained
 from weft.codegen.gpu.interp import Hazard, Timing, run
 from weft.codegen.gpu.ir.module import GpuModule
 from weft.codegen.gpu.ir.scalar import Lit, Name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from weft.codegen.gpu.spelling.called import only_called
+from weft.codegen.gpu.spelling.called_functions import only_called
 from weft.codegen.gpu.spelling.prelude import TEXTS
 
 SAMPLE = """typedef unsigned int u32;

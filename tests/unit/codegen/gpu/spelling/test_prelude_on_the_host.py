@@ -20,8 +20,8 @@ from tests.support.host_prelude import COMPILER, SHIM, apply
 from weft.codegen.gpu.spelling.prelude.elements import ELEMENTS, FORMATS, philox
 from weft.codegen.gpu.spelling.prelude.instructions import ACROSS
 from weft.codegen.gpu.spelling.prelude.sorting import KEYS
-from weft.foundation.digit_sort import sort_keys
 from weft.foundation.dtypes import ALL, DType
+from weft.foundation.radix_sort import sort_keys
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no C++ compiler")
 

@@ -23,8 +23,8 @@ from weft.codegen.gpu.spelling.print import cuda
 from weft.codegen.gpu.spelling.text import parse_module, print_module
 from weft.codegen.gpu.whole import templates as whole
 from weft.foundation import dtypes
-from weft.foundation.digit_sort import Digits, Moved, Starts
 from weft.foundation.dtypes import BF16, F32, I1, SI8, SI32, SI64, UI32, DType, as_dtype
+from weft.foundation.radix_sort import Digits, Moved, Starts
 from weft.foundation.whole_ops import Running, WholeOp
 from weft.region.ir import Kernel, OpaqueCall, Output, Pattern, Tensor
 

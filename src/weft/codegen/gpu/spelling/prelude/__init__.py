@@ -20,7 +20,7 @@ from weft.codegen.gpu.spelling.prelude.instructions import (
     SM90,
     THREADS,
 )
-from weft.codegen.gpu.spelling.prelude.parts import PARTS
+from weft.codegen.gpu.spelling.prelude.partial_sums import PARTS
 from weft.codegen.gpu.spelling.prelude.rows import ROWS
 from weft.codegen.gpu.spelling.prelude.sorting import SORTING
 

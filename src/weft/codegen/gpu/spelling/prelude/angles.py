@@ -2,9 +2,9 @@
 
 x = n pi/2 + r. Up to 2^17, of doubles 2^20, the multiple of pi/2 is taken away in three parts, by
 fused multiply-adds of which the first is exact. Beyond, x times 2/pi is taken modulo 4 in fixed
-point, on the digits of 2/pi that count for the exponent of x (`foundation.circle`). Those lie in a
-table of the module, and every number on the way in a register of its own: the library's functions
-keep them on a thread's stack, and give a frame to every kernel that calls one.
+point, on the digits of 2/pi that count for the exponent of x (`foundation.trigonometry`). Those lie
+in a table of the module, and every number on the way in a register of its own: the library's
+functions keep them on a thread's stack, and give a frame to every kernel that calls one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from weft.foundation.circle import COSINE, SINE, TWO_OVER_PI
+from weft.foundation.trigonometry import COSINE, SINE, TWO_OVER_PI
 
 FUNCTIONS: Final = frozenset({"sin", "cos", "tan"})
 """Functions of elements whose text this is."""

@@ -24,13 +24,13 @@ from weft.codegen.gpu.ir.values import (
     ValueStmt,
     Words,
 )
-from weft.codegen.gpu.spelling.called import only_called
+from weft.codegen.gpu.spelling.called_functions import only_called
 from weft.codegen.gpu.spelling.prelude import (
     angles,
     elements,
     instructions,
     matrix,
-    parts,
+    partial_sums,
     rows,
     sorting,
 )
@@ -120,7 +120,7 @@ def _head_lines(kernel: ir.Kernel) -> Iterator[str]:
     if statements.have(ir.ChainStmt):
         yield instructions.CHAINS
     if statements.have(ir.PartStmt):
-        yield parts.PARTS
+        yield partial_sums.PARTS
     yield from _of_rows(statements)
     functions: dict[str, str] = {}
     for statement in statements.of(ir.TmaLoad | ir.Wgmma | ir.MmaSync):

@@ -23,9 +23,9 @@ from weft.foundation.dims import Shape
 from weft.foundation.dtypes import SI64
 from weft.foundation.lines import user_line
 from weft.ops.array.movement import moved, permuted
+from weft.ops.capture_recipes import captured
 from weft.ops.graph.context import arena_for
 from weft.ops.graph.node import Node
-from weft.ops.recipes import captured
 from weft.ops.session import Handle
 from weft.ops.tensor import Tensor, from_array
 from weft.ptir.literal import TensorLiteral, literal

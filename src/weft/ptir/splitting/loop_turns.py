@@ -17,7 +17,7 @@ from weft.ptir.literal import TensorLiteral
 from weft.ptir.ops.movement import BroadcastTo, Iota
 from weft.ptir.ops.scheduling import Barrier
 from weft.ptir.slots import Slot, slot_type
-from weft.ptir.splitting.parts import DEEPEST, Axes, Exchanges, Layout, Part, whole
+from weft.ptir.splitting.resharding import DEEPEST, Axes, Exchanges, Layout, Part, whole
 from weft.ptir.splitting.rules import NotSplit, Splitting, splits
 from weft.ptir.tape import Tape
 from weft.ptir.term import Term

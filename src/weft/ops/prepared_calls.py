@@ -20,18 +20,18 @@ from weft.driver.execute import Prepared
 from weft.foundation.arrays import handed_in
 from weft.foundation.errors import WeftError
 from weft.ops.autocast import autocast_dtype
+from weft.ops.donated_arguments import Found, OtherKind, Outline, results_of
 from weft.ops.donation import Claim
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import own_arena
 from weft.ops.graph.faults import told_by_line
 from weft.ops.graph.hooks import execute
 from weft.ops.graph.node import Donated, Node, tensor_type
-from weft.ops.handing import Found, OtherKind, Outline, results_of
 from weft.ops.mode import called_in_training
+from weft.ops.module_cache import Remembered, recall
 from weft.ops.numbers import number
 from weft.ops.promotion import EXACT
 from weft.ops.pytree import LEAF, Structure, leaves_like
-from weft.ops.remembered import Remembered, recall
 from weft.ops.settings import can_change
 from weft.ops.state import Holder
 from weft.ops.tensor import Tensor, from_array

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from weft.foundation.index_expr import Axis, Expr, axis, constant, substitute
 from weft.foundation.records import replace
-from weft.region.fitting.boards import image_name, suits_units, with_boards
 from weft.region.fitting.cutting import needed
+from weft.region.fitting.image_copies import image_name, suits_units, with_boards
 from weft.region.ir import Check, Kernel, Let, Module, Pattern, Read, Tensor
 from weft.region.row_reads import is_gather
 from weft.region.structure import buffers

@@ -36,9 +36,9 @@ from weft.ptir.passes.edit import with_settled_hints
 from weft.ptir.passes.log import PassLog
 from weft.ptir.passes.redundant import cse, dce
 from weft.ptir.slots import Slot
-from weft.ptir.splitting.parts import Part
+from weft.ptir.splitting.loop_turns import TURN, Turn, slot_operand
+from weft.ptir.splitting.resharding import Part
 from weft.ptir.splitting.rules import NotSplit, Splitting, splits
-from weft.ptir.splitting.turns import TURN, Turn, slot_operand
 from weft.ptir.tape import Environment, Tape, Workshop, elements
 from weft.ptir.term import Term
 from weft.ptir.types import TensorType, ValueType

@@ -41,9 +41,9 @@ from weft.codegen.gpu.ir.scalar import (
     wide,
 )
 from weft.codegen.gpu.whole.kernel import THREADS, WholeKernel, Work, blocks_of
-from weft.codegen.gpu.whole.running import warp_prefix
-from weft.foundation.digit_sort import CARRIED, Digits, Moved, Pass, Starts
+from weft.codegen.gpu.whole.running_reductions import warp_prefix
 from weft.foundation.dtypes import SI32, UI32, UI64, DType
+from weft.foundation.radix_sort import CARRIED, Digits, Moved, Pass, Starts
 from weft.foundation.records import dataclass
 
 _WARPS: Final = THREADS // LANES

@@ -10,8 +10,8 @@ from weft.foundation.dtypes import SI64
 from weft.foundation.errors import SpecViolation
 from weft.ops.array.movement import window
 from weft.ops.array.operands import known
+from weft.ops.capture_recipes import recorded
 from weft.ops.promotion import as_float
-from weft.ops.recipes import recorded
 from weft.ops.session import Handle
 from weft.ops.tensor import tensor_method
 

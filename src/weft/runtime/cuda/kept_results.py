@@ -1,4 +1,4 @@
-"""Results that a program keeps from run to run on a GPU (`runtime.kept`).
+"""Results that a program keeps from run to run on a GPU (`runtime.kept_results`).
 
 When the same holder comes for the second time in a row, what is made of its inputs alone moves to
 memory of its own, and runs that come after leave out the steps that make it, as long as nothing can
@@ -19,7 +19,7 @@ from typing import Final
 from weft.foundation.errors import ResourceExceeded
 from weft.runtime.cuda.stretches import Stretches
 from weft.runtime.cuda.tensors import DeviceTensor
-from weft.runtime.kept import NOTHING, Kept, kept_of
+from weft.runtime.kept_results import NOTHING, Kept, kept_of
 
 _SHARE: Final = 4
 """Of the memory that is free a program keeps at most one part in so many."""

@@ -1,1 +1,1 @@
-"""Code generation: a function of kernel, buffers and plan."""
+"""Code generation: from a kernel, its buffers and its plan to LLVM IR or CUDA C."""

@@ -1,1 +1,1 @@
-"""The CPU: kernels as loop nests, loop nests as LLVM IR."""
+"""Code generation for CPUs: kernels become loop nests, and loop nests become LLVM IR."""

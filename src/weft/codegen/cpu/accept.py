@@ -1,5 +1,6 @@
-"""What a plan may say about a kernel on the CPU. What would have no effect is refused, so that
-nobody believes it has: a field either changes the loop nest or must be left as it is."""
+"""Which plans the CPU generator accepts for a kernel. A plan field that would have no effect is
+refused, so that nobody believes it has one.
+"""
 
 from __future__ import annotations
 

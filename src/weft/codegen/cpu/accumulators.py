@@ -1,5 +1,6 @@
-"""Accumulators of loop nests: stack slots, which LLVM turns into registers, one for each instance
-over unrolled loops. Instances and lanes are combined as trees, in the same order every time."""
+"""Accumulators of loop nests: stack slots that LLVM turns into registers, one for each unrolled
+instance. Instances and vector lanes are combined as trees, always in the same order.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What an edited routine must have in common with the one that was made for its kernel: the buffers
-it is handed, its params, what it reports; and it still computes the whole kernel, each element
-once, where it belongs. How its loops are cut, and what its values are made of, is free."""
+"""Checks of an edited routine against its kernel: it must have the same buffers, params and error
+reports, and still compute every output element once. How its loops are tiled is free.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention block by block: no matrix of scores is ever in memory.
+"""Attention in blocks of queries and keys (FlashAttention): the matrix of scores is never stored.
 
     parallel piece:                           `tile_q` queries of one batch entry
       pack the queries                        [panels of nr queries][d][nr]

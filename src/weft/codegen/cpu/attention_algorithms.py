@@ -1,4 +1,4 @@
-"""The algorithms that an attention kernel is computed by, each as its passes over the keys.
+"""The algorithms for an attention kernel on a CPU, each as its passes over the keys.
 
     online_softmax: one pass
       m' = max(m, max of s);  f = exp(m - m');  p = exp(s - m');  l = l f + sum of p

@@ -1,4 +1,5 @@
-"""Large contractions: blocks of both operands packed into scratch, register tiles over them.
+"""Large matrix products: both operands are packed into scratch in blocks that fit a cache, and
+register tiles run over them.
 
     parallel piece:                       one block of the result: `tile[0]` rows, `tile[1]` columns
       for each `tile[2]` of the summed axes:

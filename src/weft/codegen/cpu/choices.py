@@ -1,4 +1,4 @@
-"""Choices by index, settled before the code runs: an axis is cut where the choice changes.
+"""Selects that depend on a loop index alone: the loop is split where the condition changes.
 
     for i in 0..128:  select(i < 64, exp(x[i]), tanh(y[i - 64]))
                                                                      ->

@@ -1,4 +1,4 @@
-"""Sums over columns, row by row: the operand is read once, in the order in which it lies.
+"""Reductions over the rows of a matrix (column sums): the operand is read once, in memory order.
 
     parallel piece:                          some columns, as many as have room for their totals
       totals = 0

@@ -1,4 +1,4 @@
-"""What a loop nest does: instructions and accesses, place by place.
+"""Counts of instructions and memory accesses in a loop nest, loop by loop, for the cost model.
 
 A *place* is the body of a serial or parallel loop, with the unrolled and lanes loops inside it. A
 value that does not change along a loop belongs to the place outside of it, where LLVM computes it.

@@ -1,5 +1,5 @@
-"""The proofs that a loop nest does what its kernel says: every output element, once, and no other;
-and that stages hand on what is read of them.
+"""Proofs that a loop nest computes every output element exactly once, and that each stage has
+computed what later stages read of it.
 
 The executed points are recovered from the emitted loops (their bounds, and the expressions the
 stores were given), not from the kernel; isl compares them with the kernel's domain.

@@ -1,4 +1,5 @@
-"""Tiles inside an image, where no guard fails, and those at its edges.
+"""Tiles of a convolution split into the inside of the image, where no bounds check can fail, and
+the tiles at its edges.
 
     unrolled u, lanes l:  load x[i + u + l - 1] if 0 <= r < 56 and 0 <= i + u + l - 1 < 56
                                                                      ->

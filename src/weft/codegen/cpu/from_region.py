@@ -1,4 +1,4 @@
-"""From a kernel, its buffers and its plan to a loop nest.
+"""Lowering: from a kernel, its buffers and its plan to a loop nest.
 
 One scheme serves elementwise kernels, row reductions and contractions. Axes that no reduction
 removes are *outer*: they are cut into tiles, and the tiles of all of them, flattened, are the

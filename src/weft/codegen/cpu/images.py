@@ -1,4 +1,5 @@
-"""Convolutions over a copy of the image: every tap of a window is a shift of it (`plan.images`).
+"""Convolutions over a padded copy of the image, where every tap of a window is a shifted read
+(`plan.images`).
 
     parallel piece:                 a block of rows of weights, and lines of results of one image
       for each block of channels:

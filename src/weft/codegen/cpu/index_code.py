@@ -1,5 +1,5 @@
-"""Index expressions as LLVM code (loop variables, params, lanes, and values that are places), and
-loads at what they say.
+"""Index expressions as LLVM code (loop variables, params, lanes, and values used as indices), and
+loads at these addresses.
 
 A variable is a number that is known while code is written (an unrolled loop) or a value. Inside a
 lanes loop an expression has one number for each lane; most move by a constant step from lane to

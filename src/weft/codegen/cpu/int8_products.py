@@ -1,4 +1,4 @@
-"""Contractions of 8-bit numbers, four products at a time.
+"""Matrix products of 8-bit integers by dot-product instructions, four products at a time.
 
     word = four neighbours along the summed axes, in one number of 32 bits
     registers (mr x nr) += dot(word of A, word of B)

@@ -1,4 +1,4 @@
-"""The CPU dialect: a kernel as loops over statements. It is what LLVM IR is written from.
+"""The CPU dialect: a kernel as loops over statements, from which LLVM IR is written.
 
     Routine = name, buffers, scratch, pieces, body
     Stmt    = For(var, start, stop, step, kind, body) | Load | LoadRun | Prefetch | Let | Check

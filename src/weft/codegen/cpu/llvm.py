@@ -1,4 +1,4 @@
-"""From a loop nest to LLVM IR text.
+"""Printing a loop nest as LLVM IR text.
 
 A routine becomes `void name(ptr args, ptr error, i64 first, i64 last)`: `args` is a table of buffer
 pointers, and the pieces `first .. last - 1` of its parallel loops are carried out. Unrolled loops

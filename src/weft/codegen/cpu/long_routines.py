@@ -1,4 +1,5 @@
-"""Long routines: several functions in the place of one, and looks whether to stop.
+"""Long routines: several LLVM functions in place of one, and checks of whether the run was
+interrupted.
 
 *Parts.* What is cut into blocks has loops for whole blocks and for those at the edges, one after
 the other, each with all that a block takes. Some of LLVM's passes take time for every block of a

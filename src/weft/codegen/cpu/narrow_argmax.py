@@ -1,5 +1,5 @@
-"""Loops that look for the place of a number of 8 or 16 bits, as an argmax does, with places that
-are counted in numbers as narrow.
+"""Argmax and argmin over numbers of 8 or 16 bits, with positions that are counted in numbers as
+narrow.
 
     init p                                   init p
     for i in 0..1024:                        for o in 0..5:

@@ -1,4 +1,5 @@
-"""Operands packed into panels, and products of panels in registers: what blocked kernels share.
+"""Operands packed into panels, and the register tile that multiplies panels: what all blocked
+products share.
 
     A: [panels of mr rows][k][mr]        B: [panels of nr columns][k][nr]
     registers (mr x nr) += A panel x B panel

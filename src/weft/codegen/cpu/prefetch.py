@@ -1,5 +1,5 @@
-"""What the memory is told before it is needed: loads that jump from row to row, some rows ahead,
-and rows that a kernel goes over several times, a pass or a piece ahead.
+"""Prefetch instructions: for loads that jump from row to row, and for rows that a kernel passes
+over several times.
 
     for k in 0..4096:                      for k in 0..4096:
       load x = b0[4096*k + 64*p + u]  ->     prefetch b0[4096*k + 64*p + 65536]

@@ -1,4 +1,5 @@
-"""What a kernel takes by a plan: its price, counted in the loops that the plan makes.
+"""The cost model of CPU kernels: the time of a kernel under a plan, counted in the loops that the
+plan makes.
 
 A kernel's own price (`region.cost`) counts what has to be done; this one counts what is done: rests
 of tiles, operands packed again for every block, rows computed twice, sums that wait for one

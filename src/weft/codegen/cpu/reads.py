@@ -1,5 +1,5 @@
-"""Which elements of its buffers an element of an output is made of: proof that an edited routine
-reads what the one that was made for its kernel reads.
+"""Which input elements each output element is computed from: a proof that an edited routine reads
+what the original one reads.
 
 Values are followed backwards from the stores, through names and accumulators, to the loads. A loop
 that is around both ends of a step is the same iteration; so is an unrolled or lanes loop over the

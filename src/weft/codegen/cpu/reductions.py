@@ -1,4 +1,4 @@
-"""Reductions and folds as loops around the tile they stand in.
+"""Reductions and folds (such as an online softmax) as loops around a tile.
 
 A reduction is a loop *around* the unrolled and lanes loops of its tile, with one accumulator per
 instance. Reductions with the same axes share one loop. What several loops need is computed again in

@@ -1,4 +1,4 @@
-"""How a kernel reports a value that breaks a rule, as LLVM code."""
+"""Runtime error reports as LLVM code: which kernel found which value to break a rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Loops under construction: what is known where, and how they are closed and opened again."""
+"""Scopes of a loop nest under construction: which values are known in which loop, and how loops are
+closed and reopened.
+"""
 
 from __future__ import annotations
 

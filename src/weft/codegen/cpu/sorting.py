@@ -1,4 +1,4 @@
-"""Sorting as LLVM code: positions ordered by keys that compare as unsigned numbers.
+"""Sorting as LLVM code: indices sorted by keys that compare as unsigned numbers.
 
 A stable radix sort, eight bits at a time from the lowest on; a pass in which all keys agree is
 left out. Short rows are sorted by insertion. What is moved is an item, a key with its place: one

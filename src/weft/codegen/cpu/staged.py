@@ -1,4 +1,4 @@
-"""The loop nest of a kernel whose stages follow one another row by row.
+"""The loop nest of a fused kernel whose stages run one after the other, row by row.
 
     for piece in ...:                            a strip of rows of the results, of one batch, or
                                                  the columns of a tile in these rows

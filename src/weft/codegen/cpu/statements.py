@@ -1,4 +1,4 @@
-"""The values of a kernel as statements: what every loop nest is made of.
+"""The values of a kernel as statements of the CPU dialect: the part that all loop nests share.
 
 A value is computed in the outermost loop in which all its axes are known. Where a number is known
 to lie in a range, or two values to be parts of one sum, a cheaper function takes its place.

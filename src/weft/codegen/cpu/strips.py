@@ -1,4 +1,4 @@
-"""Long sums in strips: a number is never added to a total that a long row has made large.
+"""Long sums in strips: partial sums, so that no small number is added to a large total.
 
     init s                            init s
     for i in 0..1024:                 for o in 0..32:

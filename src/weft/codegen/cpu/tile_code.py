@@ -1,4 +1,4 @@
-"""Products of packed panels by the matrix tiles of x86-64 (AMX), as LLVM code.
+"""Matrix products on the AMX tiles of x86-64, as LLVM code.
 
     sums[i, j] (+)= sum over k of a[i, k] * b[k, j]        32 x 32 of them at a time
 

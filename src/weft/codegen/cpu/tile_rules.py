@@ -1,5 +1,6 @@
-"""What holds of statements about matrix tiles: whole tiles, in scratch that holds them, of numbers
-whose products the sums are made of."""
+"""Verifier rules for statements on AMX tiles: whole tiles, scratch that is large enough, and
+operand types that the instruction multiplies.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Contractions by matrix tiles: blocks of words, and one statement that multiplies them.
+"""Matrix products on AMX tiles: how the loops are blocked, and the one statement that multiplies
+tiles.
 
     A: [rows][k]            B: [panels of 32 columns][words along k][32]
 

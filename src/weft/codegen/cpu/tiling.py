@@ -1,4 +1,4 @@
-"""How the axes of a kernel are cut: what of a plan the CPU's loop nests use.
+"""Tiling: how the axes of a kernel are split into loops, and which plan fields decide it.
 
     axis = segments;  segment = count tiles of (unroll x lanes) elements, from `start`
 

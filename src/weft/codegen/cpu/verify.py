@@ -1,5 +1,5 @@
-"""What holds of every routine: names are defined where they are used, dtypes fit, loops are ones
-that can be written out, and no address leaves its buffer.
+"""The verifier of loop nests: names are defined before use, dtypes fit, loops can be written out,
+and no address leaves its buffer.
 
     RoutineLoop     bounds, kinds and nesting of loops; how much is written out or repeated
     RoutineName     a value, an accumulator or a variable that is not known where it is used

@@ -1,4 +1,4 @@
-"""Convolutions of 3 x 3 windows by Winograd's F(2x2, 3x3): 16 products where 36 would be.
+"""Convolutions with 3 x 3 windows by Winograd's F(2x2, 3x3): 16 multiplications instead of 36.
 
     parallel piece:               `tile[0]` tiles of 2 x 2 results, `tile[1]` columns
       products = 0                [point][tile][column]

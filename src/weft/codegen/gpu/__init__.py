@@ -1,1 +1,3 @@
-"""GPU code generation: region kernels by templates to a dialect, to CUDA C, to cubins."""
+"""Code generation for NVIDIA GPUs: templates turn kernels into a dialect, which is printed as CUDA
+C and compiled to cubins.
+"""

@@ -1,4 +1,4 @@
-"""A dialect kernel to what the runtime loads: source, cubin, and how it is launched."""
+"""From a dialect kernel to what the runtime loads: CUDA source, cubin, and launch configuration."""
 
 from __future__ import annotations
 

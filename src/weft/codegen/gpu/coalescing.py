@@ -1,4 +1,4 @@
-"""How much of what a block asks memory for it uses.
+"""Coalescing: the share of the fetched memory sectors that a block really uses.
 
 Memory hands out sectors of 32 bytes. A block whose neighbouring threads read neighbours uses all of
 each; one that picks single elements far apart moves up to 32 bytes for each that it uses.

@@ -1,4 +1,4 @@
-"""CUDA C to cubins, by NVRTC: no GPU, driver, header or compiler on the machine is needed.
+"""CUDA C to cubins by NVRTC: no GPU, driver, header or compiler is needed on the machine.
 
 The compiler's log is part of the result: what it says about registers, spills and matrix
 instructions that lost their asynchrony decides whether a kernel may be used (`Report.findings`).

@@ -1,5 +1,6 @@
-"""A process that compiles for GPUs: an architecture and CUDA C come in, a cubin and what the
-compiler says of it go out, until the pipe is closed."""
+"""A worker process that compiles CUDA C: architecture and source come in, cubin and compiler
+messages go out, until the pipe is closed.
+"""
 
 from __future__ import annotations
 

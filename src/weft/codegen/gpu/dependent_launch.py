@@ -1,4 +1,4 @@
-"""Kernels that start before those ahead of them have ended.
+"""Programmatic dependent launch: kernels that start before those ahead of them have ended.
 
     AdmitNext        as soon as every block has said so, the next kernel may be started
     ...              numbers of the thread, barriers, tensor maps: nothing that others can see

@@ -1,4 +1,4 @@
-"""What the machine code of a kernel must and must not contain.
+"""Checks of the machine code (SASS) of a kernel: what it must and must not contain.
 
 The assembler may quietly undo a plan: serialise matrix instructions, put a device-wide memory
 barrier between them, or move registers to memory. Each is visible in the disassembly, so it is

@@ -1,5 +1,6 @@
-"""What a GPU template is: an object that takes some plans, says whether it can carry one out for a
-kernel, and makes the dialect kernel. `templates.TEMPLATES` lists them all."""
+"""The interface of GPU templates: which plans one takes, whether it can carry out a plan for a
+kernel, and the dialect kernel it builds. `templates.TEMPLATES` lists them all.
+"""
 
 from __future__ import annotations
 

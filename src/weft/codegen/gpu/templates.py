@@ -1,4 +1,4 @@
-"""The GPU templates, and which of them carries out which plan.
+"""The list of GPU templates, and which one carries out which plan.
 
 A new template is a file with one object (`template.Template`) in the room of its family, entered in
 `TEMPLATES`.

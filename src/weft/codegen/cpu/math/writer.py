@@ -1,4 +1,5 @@
-"""The words in which functions are written: arithmetic on vectors of one float format.
+"""The vocabulary that elementary functions are written in: arithmetic on vectors of one float
+format.
 
 Operands may be Python numbers. Plain `add`, `sub` and `mul` may be contracted into fused
 multiply-adds by LLVM, which only makes a polynomial better; what must round exactly as written, so

@@ -1,1 +1,1 @@
-"""Attention in one kernel: scores and weights stay on the chip."""
+"""Fused attention kernels: scores and softmax weights stay in registers and shared memory."""

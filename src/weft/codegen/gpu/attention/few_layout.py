@@ -1,4 +1,5 @@
-"""How an SM90 attention of few queries is laid out: a function of problem, plan and target.
+"""Shared-memory and register layout of the SM90 attention of few queries (decoding), computed from
+problem, plan and target.
 
 Rows are queries, and those of all heads that share their keys: `packed` makes one axis of them. A
 block has a part of the keys of one matrix, and a warp of it 16 rows and some of the keys of every

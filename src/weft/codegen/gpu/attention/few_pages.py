@@ -1,5 +1,6 @@
-"""Where the keys of a tile lie, as the thread that loads them knows it: in one piece, or in pages
-whose numbers it reads from a table, one tile ahead."""
+"""Addresses of the keys and values of a tile: contiguous, or in pages of a KV cache whose page
+table is read one tile ahead.
+"""
 
 from __future__ import annotations
 

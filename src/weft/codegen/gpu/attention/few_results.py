@@ -1,4 +1,6 @@
-"""What an attention of few queries stores: vectors of mixed values, and results of each row."""
+"""Epilogue of the attention of few queries: vectors of the output, and per-row results such as the
+log-sum-exp.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The SM80 attention of few queries over many keys: that of SM90 (`few_sm90.py`), but that all
-warps ask for tiles of keys and values, by asynchronous copies.
+"""The SM80 attention of few queries over many keys (decoding): that of SM90 (`few_sm90.py`), but
+all warps load tiles of keys and values, by cp.async.
 
     rows, and all tiles that there are slots for but one, are asked for
     for each tile:  wait for its copies, meet, ask for a tile further on

@@ -1,4 +1,4 @@
-"""The SM90 attention of few queries over many keys: memory is what it waits for.
+"""The SM90 attention of few queries over many keys (decoding), which is bound by memory bandwidth.
 
     producer    one thread loads the rows, and tiles of keys and values through a ring
     warps       16 rows and some keys of every tile each:   S = Q K'

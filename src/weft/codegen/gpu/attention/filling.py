@@ -1,4 +1,4 @@
-"""Rows of queries, keys and values into shared memory by asynchronous copies of threads."""
+"""Loads of queries, keys and values into shared memory by cp.async."""
 
 from __future__ import annotations
 

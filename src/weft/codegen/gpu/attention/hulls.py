@@ -1,4 +1,6 @@
-"""Which blocks of columns a tile of rows goes through, where tables of the run say so."""
+"""Block ranges of a masked attention: which blocks of columns a tile of rows visits, where tables
+made at run time say so.
+"""
 
 from __future__ import annotations
 

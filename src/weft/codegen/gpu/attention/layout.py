@@ -1,4 +1,4 @@
-"""How an SM90 attention is laid out on the chip: a function of problem, plan and target.
+"""Shared-memory and register layout of an SM90 attention, computed from problem, plan and target.
 
 Shared memory holds 64 queries for each consumer, whose place its results take, a ring of blocks of
 keys, a ring of blocks of values, and the barriers. `refusals` says what the template cannot do: a

@@ -1,4 +1,6 @@
-"""Which columns of a block are hidden: outside of a band, or not there."""
+"""Masks of a block of scores: columns outside the band (causal or windowed), and columns past the
+end.
+"""
 
 from __future__ import annotations
 

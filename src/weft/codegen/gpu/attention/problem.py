@@ -1,4 +1,4 @@
-"""An attention kernel as its GPU templates see it: operands, what happens to a score, results.
+"""An attention kernel as its GPU templates see it: operands, elementwise ops on scores, results.
 
     s[q, j] = sum_d Q[q, d] K[j, d]        x = program(s) * scale where low <= j - q <= high
     y[q, e] = sum_j softmax(x)[q, j] V[j, e]

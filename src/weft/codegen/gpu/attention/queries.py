@@ -1,5 +1,6 @@
-"""The queries of one consumer: where they are, which of the scores and results a thread has, and
-statements on the two rows that it has of each."""
+"""The queries of one consumer warpgroup: their addresses, the accumulator rows that a thread holds,
+and statements on these rows.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kernel reads and does to single elements, in the words of the dialect."""
+"""Loads and elementwise ops of an attention kernel as statements of the dialect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an SM90 attention stores: mixed values divided by their sums, and results of each query."""
+"""Epilogue of an SM90 attention: the output divided by its softmax sums, and per-query results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SM80 attention: asynchronous copies, `ldmatrix`, `mma.sync`; one tile of queries a block.
+"""The SM80 attention: cp.async, `ldmatrix`, `mma.sync`; one tile of queries per block.
 
     queries, and the first blocks of keys and values, are asked for
     for each block of keys:  wait for the keys, meet;    ask for values further on

@@ -1,4 +1,4 @@
-"""How an SM80 attention is laid out on the chip: a function of problem, plan and target.
+"""Shared-memory and register layout of an SM80 attention, computed from problem, plan and target.
 
 A block has one tile of queries, of which each warp has one or two bands of 16. Shared memory holds
 the queries, and slots for blocks of keys and for blocks of values, as many of each. `sm80_refusals`

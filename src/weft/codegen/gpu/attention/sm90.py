@@ -1,4 +1,5 @@
-"""The SM90 attention: copy engine, barriers in rings, softmax beside asynchronous products.
+"""The SM90 attention: TMA loads, rings of mbarriers, and a softmax that overlaps asynchronous
+wgmma.
 
     producer    one thread loads blocks of keys and of values, each through a ring; another one the
                 queries of each consumer

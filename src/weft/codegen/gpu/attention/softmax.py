@@ -1,4 +1,4 @@
-"""The softmax of an SM90 attention: scores of a block of keys become weights, in registers."""
+"""The online softmax of an SM90 attention: scores of a block of keys to weights, in registers."""
 
 from __future__ import annotations
 

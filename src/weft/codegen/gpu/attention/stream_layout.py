@@ -1,4 +1,5 @@
-"""How an SM90 stream is laid out on the chip: a function of problem, plan and target.
+"""Shared-memory and register layout of an SM90 attention gradient, computed from problem, plan and
+target.
 
 Shared memory holds 64 rows of both operands for each consumer, whose place its results take, a ring
 of blocks of columns, what is read for each column besides, and the barriers.

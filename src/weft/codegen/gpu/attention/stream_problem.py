@@ -1,4 +1,5 @@
-"""A stream as its GPU template sees it: products, what becomes of them, results.
+"""An attention gradient (a *stream*) as its GPU template sees it: products, elementwise ops,
+results.
 
     s[r, j] = sum_d A[r, d] B[j, d]      t[r, j] = sum_e C[r, e] D[j, e]
     x = program(s) * scale where low <= j - r <= high, -inf elsewhere;   p = exp(x - shift)

@@ -1,4 +1,4 @@
-"""The SM80 stream, gradients of an attention: that of SM90 (`stream_sm90.py`) by single warps.
+"""The SM80 gradients of attention: those of SM90 (`stream_sm90.py`), with mma.sync of single warps.
 
     rows, and all blocks of columns that there are slots for but one, are asked for
     for each block:  wait for its copies, meet, ask for a block further on

@@ -1,4 +1,4 @@
-"""The SM90 stream, gradients of an attention: weights are made again, block by block.
+"""The SM90 gradients of attention (*streams*): softmax weights are recomputed block by block.
 
     producer    one thread loads blocks of columns through a ring, another one the rows of each
                 consumer, and two warps what is read for each column besides

@@ -1,5 +1,6 @@
-"""The template of attention plans: the attention itself, of many queries or of few over many keys,
-or the streams that its gradients are."""
+"""The template for attention plans: forward attention, attention of few queries (decoding), and the
+gradients.
+"""
 
 from __future__ import annotations
 

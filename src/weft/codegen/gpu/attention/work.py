@@ -1,5 +1,5 @@
-"""The work of a kernel that keeps tiles of rows and goes through blocks of columns: which blocks a
-tile goes through, which of them are seen whole, and who does which tile in what order.
+"""Work partition of attention kernels: which blocks of columns a tile of rows visits, which of them
+need no mask, and which thread block does which tile in which order.
 
 Of an attention rows are queries and columns keys; of the gradients of keys it is the other way
 round. The grid is persistent: a block takes one tile after the other, the longest first.

@@ -1,1 +1,1 @@
-"""What one thread computes: the body of a kernel, whichever template writes it."""
+"""The body of a kernel as the code of one thread, shared by all templates."""

@@ -1,4 +1,4 @@
-"""What map and row kernels can compute with: the refusals that their templates share."""
+"""The refusals that map and row templates share: ops and dtypes that they cannot compute with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the cache that all units share should keep and give up, for elementwise kernels.
+"""L2 cache hints of elementwise kernels: which data the second-level cache should keep or evict
+first.
 
 Hints are for tensors many times as large as the cache: nothing of them is left for the next kernel
 either way. Operands that come point by point get in the way of the writes less where they last; and

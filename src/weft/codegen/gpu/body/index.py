@@ -1,4 +1,4 @@
-"""Index expressions of kernels as scalars of threads.
+"""Index expressions of kernels as scalar expressions of the dialect.
 
 A scalar is 32 bits wide unless it says otherwise, and its division rounds toward zero: what could
 overflow is computed in 64 bits, and a dividend that may be negative is first moved up by a multiple

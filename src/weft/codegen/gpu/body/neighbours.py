@@ -1,4 +1,6 @@
-"""Whether elements along an axis are neighbours in memory, which one access may take."""
+"""Vectorisation of accesses: whether elements along an axis are contiguous, so that one access can
+take several.
+"""
 
 from __future__ import annotations
 

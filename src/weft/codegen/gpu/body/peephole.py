@@ -1,5 +1,5 @@
-"""`tanh(u) + 1` and its product with half of x, as gelus have them, by one power of two where
-functions may be loose.
+"""Peephole rewrites: `tanh(u) + 1` and its product with x / 2, as in gelu, by one exp2 where
+functions may be less exact.
 
     (x * 0.5) * (tanh(u) + 1)             ->    x / (2^(u * -2 log2(e)) + 1)
     tanh(u) + 1                           ->    2 / (2^(u * -2 log2(e)) + 1)

@@ -1,4 +1,4 @@
-"""Values of the four lanes of a quad, which have all of two rows of an accumulator."""
+"""Quad shuffles: values exchanged by the four lanes that hold two rows of an accumulator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reductions and folds in one form: carries with a start, a step, and a merge.
+"""Reductions and folds in one form: accumulators with an initial value, a step, and a merge.
 
     Reduction = axes, carries [start], step, combine, results: Let -> carry
 

@@ -1,4 +1,5 @@
-"""Where in the code of a thread something is known, and which points it takes together.
+"""Scopes in the code of a thread: where each value is known, and how many points it is computed for
+at once.
 
 A `Scope` is a place in the code where some axes stand at known scalars. Points that a thread takes
 together (a vector) are scopes that write into one body: the *instances* of a `Group`.

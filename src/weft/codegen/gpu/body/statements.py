@@ -1,4 +1,4 @@
-"""Statements of a kernel in the making, for templates that write them one by one."""
+"""A builder of dialect statements for templates that emit them one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one thread computes: the Lets of a kernel as statements on single values.
+"""The Lets of a kernel as scalar statements of one thread.
 
 A value is made once, in the outermost scope in which all its axes are known, when somebody first
 asks for it. Reads of a group's points that are neighbours in memory become one vector access.

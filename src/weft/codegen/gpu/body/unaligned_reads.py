@@ -1,4 +1,4 @@
-"""Reads of neighbours that begin anywhere: rows of odd length, slices from an odd place on.
+"""Vector reads at unaligned addresses: rows of odd length, slices from an odd index on.
 
 The lines in which such neighbours lie are read whole and shifted together (`LoadAcross`), which
 takes two accesses where one by one they would take eight.

@@ -1,4 +1,4 @@
-"""Running the dialect: what a kernel means, over all threads of its blocks, with NumPy.
+"""An interpreter of the GPU dialect in NumPy: it runs a kernel over all threads of its blocks.
 
 Each warp is a strand: a generator that runs until it must wait. Values of a warp's lanes are
 vectors of 32; numbers that are the same for all lanes are plain integers. Strands run one at a

@@ -1,5 +1,6 @@
-"""Blocks, the clusters they make up and the warps they consist of, as the dialect's interpreter has
-them: shared memory, barriers, copies on their way, and who waits for what."""
+"""State of thread blocks, clusters and warps in the interpreter: shared memory, barriers, copies in
+flight, and who waits for what.
+"""
 
 from __future__ import annotations
 

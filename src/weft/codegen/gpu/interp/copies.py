@@ -1,4 +1,4 @@
-"""Barriers, the copy engine and asynchronous copies, as statements of a warp."""
+"""Barriers, TMA and asynchronous copies as the interpreter runs them for a warp."""
 
 from __future__ import annotations
 

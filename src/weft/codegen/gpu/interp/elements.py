@@ -1,4 +1,4 @@
-"""Element programs, and the loads and stores of fragments, for the lanes of a warp."""
+"""Element programs (epilogues), loads and stores of matrix fragments, for the lanes of a warp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Matrix fragments: which element each lane of a warp holds, and what the instructions do."""
+"""Matrix fragments: which element each lane of a warp holds, and what the matrix instructions
+compute.
+"""
 
 from __future__ import annotations
 

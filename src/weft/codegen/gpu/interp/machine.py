@@ -1,4 +1,6 @@
-"""Clusters of blocks in turn, and the warps that run in them, statement by statement."""
+"""The scheduler of the interpreter: clusters of blocks one after the other, and their warps
+statement by statement.
+"""
 
 from __future__ import annotations
 

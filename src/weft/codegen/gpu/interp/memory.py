@@ -1,4 +1,4 @@
-"""Shared memory, barriers and the copy engine, as the dialect's interpreter sees them.
+"""Shared memory, barriers and the TMA engine in the interpreter.
 
 Shared memory remembers, for every byte, whether an asynchronous copy is still going to write it,
 which warp's plain store has not been fenced yet, and (`races.py`) who touched it last.

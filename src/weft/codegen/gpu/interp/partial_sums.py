@@ -1,4 +1,4 @@
-"""Statements on parts of sums, for the lanes of a warp."""
+"""Statements on partial sums (split-K), for the lanes of a warp."""
 
 from __future__ import annotations
 

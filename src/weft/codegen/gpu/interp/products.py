@@ -1,4 +1,4 @@
-"""Matrix instructions: what their statements do to a warp."""
+"""Matrix instructions (wgmma, mma.sync) as the interpreter runs them for a warp."""
 
 from __future__ import annotations
 

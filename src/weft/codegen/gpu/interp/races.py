@@ -1,5 +1,5 @@
-"""Who may touch which byte of shared memory: plain accesses of two warps to one byte, of which one
-writes, must be ordered by something that both took part in.
+"""A race detector: plain accesses of two warps to one byte of shared memory, one of them a write,
+must be ordered by a synchronisation that both took part in.
 
 Every warp has a clock, and knows how far it has seen the clocks of the others: a meeting brings all
 who meet to the same knowledge, a barrier hands on what those who arrived knew to those who wait. An

@@ -1,4 +1,4 @@
-"""Scalar expressions of a warp: integers, or vectors of one integer per lane.
+"""Scalar expressions of a warp: integers, or vectors with one integer per lane.
 
 Most are addresses in shared memory, which are the same in every turn of a loop and in every block:
 `Memo` keeps values by what they depend on. So vectors of lanes are never changed in place.

@@ -1,4 +1,4 @@
-"""Elements: between memory, shared memory and the values of a warp."""
+"""Moves of elements between global memory, shared memory and the registers of a warp."""
 
 from __future__ import annotations
 

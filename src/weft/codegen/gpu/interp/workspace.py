@@ -1,4 +1,5 @@
-"""The workspace of a kernel, through which blocks hand on the parts of a sum.
+"""The workspace of a kernel in the interpreter: global memory through which blocks pass on partial
+sums.
 
 Every word remembers which warp of which block wrote it and which read it last, and when by that
 warp's clock. Whoever comes next must have learned of that: from a counter, which hands on what

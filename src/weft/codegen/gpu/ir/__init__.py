@@ -1,4 +1,4 @@
-"""The GPU dialect: what the threads of one block do, as data. CUDA C is printed from it.
+"""The GPU dialect: what the threads of one block do, as data from which CUDA C is printed.
 
     Kernel = grid, threads, buffers, maps [TensorMap], tiles [SharedTile], barriers [Barriers],
              tables, workspace, body

@@ -1,4 +1,5 @@
-"""PTIR's cast as C expressions: truncating and saturating to integers, nearest even to floats.
+"""PTIR's casts as C expressions: to integers truncating and saturating, to floats rounding to
+nearest even.
 
 Narrow floats are held in f32; the caller rounds the result of a cast to one. Where a source has
 more digits than f32 it is rounded to odd first, so that the second rounding is the only one that

@@ -1,4 +1,4 @@
-"""Statements of the copy engine and its barriers (SM90), and asynchronous copies (SM80)."""
+"""Statements of TMA and mbarrier (SM90), and of cp.async (SM80)."""
 
 from __future__ import annotations
 

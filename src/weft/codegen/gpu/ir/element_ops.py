@@ -1,4 +1,4 @@
-"""Element programs: what happens to one number between a load and a store.
+"""Element programs: the scalar ops of an epilogue or prologue, between a load and a store.
 
     Program = [ElementOp(name, dtype, fn, args)]        in order, each name once
 

@@ -1,5 +1,6 @@
-"""Statements on elements: between memory, shared memory and values, and the epilogue of a matrix
-kernel."""
+"""Statements that move elements between global memory, shared memory and registers, and the
+epilogue of a matrix kernel.
+"""
 
 from __future__ import annotations
 

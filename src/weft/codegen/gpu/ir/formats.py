@@ -1,4 +1,4 @@
-"""How a thread holds values of each dtype, and how they lie in memory.
+"""Register and memory representation of each dtype.
 
 Floats under 32 bits are held in f32 and rounded by whoever makes them; 4-bit integers are held in 8
 bits and wrapped likewise, and lie in the lower half of a byte; truth values are bytes. What is held

@@ -1,5 +1,6 @@
-"""What a kernel has beside its statements, and how statements point at it: ranges of shared memory,
-barriers, tables, the workspace, tensor maps, registers."""
+"""The declarations of a kernel: shared-memory ranges, barriers, tables, the workspace, tensor maps,
+registers; and references to them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of elements as C expressions, by the kind of number they are of.
+"""Elementwise functions as C expressions, by the type of their operands.
 
 `{0}` and `{1}` are the arguments, `{f}` the suffix of a function of C in f32, `{held}` the type a
 value is held in, `{wraps}` the unsigned type that integers are computed in: signed overflow wraps

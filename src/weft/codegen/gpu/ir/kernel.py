@@ -1,4 +1,4 @@
-"""Kernels: control flow, and all statements together."""
+"""Kernels of the dialect: control flow, and the union of all statements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Statements of the matrix units: wgmma (SM90), mma.sync (SM80), how operands and results lie."""
+"""Statements of the tensor cores: wgmma (SM90), mma.sync (SM80), and the layouts of their operands
+and results.
+"""
 
 from __future__ import annotations
 

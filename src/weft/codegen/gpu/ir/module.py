@@ -1,4 +1,4 @@
-"""The kernels of a whole program in the dialect, and who launches them."""
+"""All kernels of a program in the dialect, and which step launches them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Statements by which blocks that make parts of one sum hand it on, through the kernel's workspace:
-global memory of its own, counters and words.
+"""Statements of split-K: blocks that compute parts of one sum pass them on through the workspace of
+the kernel, which is global memory with counters and words.
 
 In each of them threads meet at a named barrier, as in `NamedBarrier`; `member` numbers them from 0.
 What any of them did before the meeting of a `PassTurn` or a `CountOff` is seen by all threads that

@@ -1,4 +1,4 @@
-"""Statements on the rows of an accumulator, of which a softmax over blocks of columns is made.
+"""Statements on the rows of an accumulator, of which an online softmax is made.
 
 Of every 16 rows of an accumulator a thread has elements of two, eight rows apart; its quad, four
 neighbouring lanes, has all of both (`Fragment`). Names and factors come in pairs: the upper row's,

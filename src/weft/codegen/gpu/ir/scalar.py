@@ -1,4 +1,4 @@
-"""Per-thread integer expressions of the GPU dialect.
+"""Integer expressions of a thread: addresses, loop bounds and conditions.
 
     Scalar = Lit | Name | Special(thread | lane | warp | block) | Op(fn, args) | Wide | TableAt
 

@@ -1,4 +1,4 @@
-"""How matrices lie in shared memory: the one place that knows swizzles.
+"""Swizzles: how matrices lie in shared memory. No other module knows these layouts.
 
 A tile of `rows x columns` elements is a row of *panels*. A panel is as wide as the swizzle's span
 (128, 64, 32 or 16 bytes) and holds its rows one after the other, so a tensor-map box fills exactly

@@ -1,4 +1,6 @@
-"""Statements by which threads, blocks and kernels wait for one another."""
+"""Synchronisation statements: barriers between threads, clusters and blocks, and waits between
+kernels.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statements on single values: what map and row kernels are made of.
+"""Statements on single values, of which map and row kernels are made.
 
     Stmt = ReadParam | LoadVector | LoadAcross | Compute | IndexValue | Words | Variable | Assign
          | Choose | Shuffle | ShuffleDown | Alike | SortKey | PlaceOf | StoreElement

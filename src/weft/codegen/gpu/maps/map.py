@@ -1,4 +1,5 @@
-"""Elementwise kernels: a thread takes a vector of neighbouring points, a block a grain of them.
+"""The template of plain elementwise kernels: a thread computes a vector of contiguous elements, a
+block a range of them.
 
     for each turn: point = block * grain + turn * threads * vector + thread * vector
         if it exists: read, compute, store

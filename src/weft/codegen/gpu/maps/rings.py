@@ -1,4 +1,4 @@
-"""Kernels with stages whose rows are kept in shared memory.
+"""Fused kernels with stages whose intermediate rows are kept in ring buffers in shared memory.
 
     tile   = block % tiles of columns                       its columns
     strip  = block / tiles of columns % strips              its rows

@@ -1,5 +1,5 @@
-"""Elementwise kernels with operands that lie across their results in runs of few rows: filters
-`[o, i, 3, 3]` with their channels `i` put last.
+"""Elementwise kernels that transpose short runs of rows, such as filters `[o, i, 3, 3]` with their
+channels `i` put last.
 
     block   `block` columns, with all of their rows: of each such operand a run of memory
     load    the runs, in lines of 16 bytes as they lie, by asynchronous copies

@@ -1,4 +1,5 @@
-"""Kernels with stages: a warp walks down a strip of rows, and keeps what it needs in registers.
+"""Fused kernels with stages: a warp slides down a strip of rows, and keeps the intermediate rows in
+registers.
 
     tile   = block % tiles of columns * warps + warp        its columns, `width` of the results
     strip  = block / tiles of columns % strips              its rows

@@ -1,5 +1,4 @@
-"""Elementwise kernels that take some operands through shared memory: what their forms have in
-common."""
+"""The common part of elementwise kernels that pass operands through shared memory."""
 
 from __future__ import annotations
 

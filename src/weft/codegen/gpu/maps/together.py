@@ -1,5 +1,5 @@
-"""Maps of one text over lists of different lengths, as one launch: an optimiser's update of every
-tensor of a model.
+"""Horizontal fusion: equal elementwise kernels over arrays of different lengths in one launch, such
+as an optimiser's update of every tensor of a model.
 
     which of the lists is this block's?    by the number of the block
     take_set

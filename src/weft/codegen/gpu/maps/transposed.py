@@ -1,4 +1,4 @@
-"""Elementwise kernels with operands that lie across their results: blocks through shared memory.
+"""Elementwise kernels with transposed operands: blocks of two axes go through shared memory.
 
     block   `block` points of the axis that results lie along, by as many of the one that some
             operands do

@@ -1,4 +1,4 @@
-"""Kernels with stages whose parts walk down a strip of rows, wherever their rows are kept.
+"""The common part of fused kernels that slide down a strip of rows, wherever the rows are kept.
 
     strip  = block / tiles of columns % strips              its rows
     for step in range(...):

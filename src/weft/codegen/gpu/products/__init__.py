@@ -1,1 +1,1 @@
-"""Contractions by matrix templates: the problem, its layout on the chip, the kernel."""
+"""Templates of matrix products and convolutions: the problem, its layout, the kernel."""

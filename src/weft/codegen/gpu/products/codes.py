@@ -1,4 +1,5 @@
-"""Products of few rows with weights of few bits: codes from memory to registers, `mma.sync`.
+"""Products of few rows with quantised weights (of 4 or 8 bits): packed weights go from memory to
+registers and into `mma.sync`.
 
     for each step of the warp: start to copy a run of codes of every column that the lane has, some
         steps ahead; read the runs that have come, and x; make numbers of the codes, pack them in

@@ -1,6 +1,6 @@
-"""Where along the contracted axes the next copy begins, as digits that are carried from k step to
-k step: one thread issues all copies of a block, and tiles of a few hundred cycles a step do not
-wait for it only if it adds and compares, and divides once a tile at most.
+"""Source coordinates of the next TMA copy of a convolution, as mixed-radix digits that are
+incremented with carry from k step to k step: the one thread that issues all copies of a block has
+time to add and compare, but not to divide.
 
     x = x + 8;   carry = x >= 14;  if (carry) x = x - 14
     y = y + 4 + carry; ...                                  64 places further on in a 14 x 14 image

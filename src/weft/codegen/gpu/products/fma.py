@@ -1,5 +1,5 @@
-"""Contractions by multiply-adds of single numbers: of any dtype and layout, of operands that are
-computed, guarded or gathered, with any epilogue.
+"""Matrix products by FMA instructions instead of tensor cores: any dtype and layout, operands that
+are computed, guarded or gathered, any epilogue.
 
     tile      a block makes `tile` rows by columns of the result, a warp `warp_tile` of them; 4 by 8
               lanes share that in pieces of 16 bytes

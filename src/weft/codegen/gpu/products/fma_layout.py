@@ -1,4 +1,4 @@
-"""Contractions that the FMA template takes, what it reads from them, and which plans it refuses."""
+"""What the FMA template takes: which products and operands, and which plans it refuses."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Registers of a lane that multiplies single numbers: how many its plan takes, and how many blocks
-can share a unit with them."""
+"""Register use of the FMA template: registers per thread under a plan, and the blocks that share an
+SM.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Products of groups of rows, whose places a kernel before has written to a table in memory: how a
-kernel is made of the op, its two operands and the table. `grouped.py` and `outer.py` are the two
-products that there are."""
+"""Grouped products (mixture of experts): how kernels are built from the op, its two operands and
+the table of tiles that an earlier kernel wrote. `grouped.py` and `outer.py` are the two kinds.
+"""
 
 from __future__ import annotations
 

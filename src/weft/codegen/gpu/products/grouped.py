@@ -1,4 +1,5 @@
-"""Groups of rows, each times a matrix of its own: the SM90 contraction with tiles from a table.
+"""Grouped matrix products on SM90: groups of rows, each times a matrix of its own, with tiles from
+a table.
 
 A kernel before this one has written which rows of which group each tile has (`GroupTiles`), and how
 many tiles there are. So a tile belongs to one group; where it reaches into the next one, what it

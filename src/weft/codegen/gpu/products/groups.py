@@ -1,4 +1,4 @@
-"""Convolutions in groups of few channels: asynchronous copies, `ldmatrix`, `mma.sync`.
+"""Convolutions in groups of few channels: cp.async, `ldmatrix`, `mma.sync`.
 
     copy the elements that the windows of a block's places reach, and all filters of its groups
     wait, meet

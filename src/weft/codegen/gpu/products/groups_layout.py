@@ -1,5 +1,5 @@
-"""How a convolution in groups of few channels is laid out on the chip: a function of the kernel,
-its buffers and the plan.
+"""Shared-memory layout of convolutions in groups of few channels, computed from the kernel, its
+buffers and the plan.
 
     places     whole rows of the image of results, or a part of a row: the rows of a block
     image      what the windows of these places reach, 128 bytes an element: pieces of 16 bytes of

@@ -1,5 +1,4 @@
-"""An operand of a contraction: a matrix in memory, windows of an image, or the filters that these
-are multiplied with."""
+"""An operand: a matrix in memory, windows of an image (implicit GEMM), or the filters."""
 
 from __future__ import annotations
 

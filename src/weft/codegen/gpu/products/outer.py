@@ -1,5 +1,5 @@
-"""Groups of rows, those of one operand transposed times those of another: the gradient of the
-weights of `grouped.py`, a matrix for each group, by the SM90 contraction.
+"""Grouped outer products on SM90: the rows of one operand, transposed, times those of another; the
+weight gradient of `grouped.py`, a matrix for each group.
 
 The rows are contracted, so that a tile has as many k steps as its group has rows, by 64; a kernel
 before this one has written where the rows of each group lie (`GroupSpans`). Of the last step the

@@ -1,4 +1,5 @@
-"""Convolutions of planes of channels with the pool behind them: lines as they lie, SM90.
+"""Convolutions with the channels before the image axes (planes), and the pooling behind them
+(SM90).
 
     producer    the filters of all taps, once; for each tile, for each 64 channels: wait until the
                 slot is empty, load the lines that two lines of sums need, 64 columns of each

@@ -1,4 +1,4 @@
-"""A contraction kernel as the MMA templates see it: three sizes, two operands, its results.
+"""A matrix product as the tensor-core templates see it: three sizes, two operands, results.
 
     Problem = batch sizes, m, n, k, operands A[m, k] and B[k, n], results C[m, n], epilogues
 

@@ -1,5 +1,6 @@
-"""What matrix templates refuse alike: problems without an instruction, fields of a plan that say
-anything but what they do anyway, more shared memory than there is."""
+"""The refusals that matrix templates share: no such instruction, plan fields without effect, too
+much shared memory.
+"""
 
 from __future__ import annotations
 

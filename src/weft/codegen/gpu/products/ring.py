@@ -1,5 +1,5 @@
-"""A ring of slots in shared memory, as one of its users goes through it: the slot that comes next,
-and the parity of its barriers, which changes with every turn.
+"""A ring of slots in shared memory as a producer or consumer goes through it: the next slot, and
+the parity of its mbarriers, which flips with every round.
 
 Each slot has a barrier that says *full* and one that says *empty*. A barrier counts its completions
 by one bit: a wait for parity p passes when the last completed phase has parity p, and before any

@@ -1,4 +1,4 @@
-"""Element programs without what their result does not show."""
+"""Element programs (epilogues) without ops that cannot change the result."""
 
 from __future__ import annotations
 

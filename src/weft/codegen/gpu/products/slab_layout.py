@@ -1,4 +1,4 @@
-"""How windows that are read from slabs of their image are laid out on the chip.
+"""Shared-memory layout of convolutions that read their windows from slabs of the image.
 
     slab    the part of the image that the windows at 8 x 8 places reach: 10 x 10 for 3 x 3 taps
     patch   those 64 places: the rows of one matrix instruction

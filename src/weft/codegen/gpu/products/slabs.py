@@ -1,4 +1,5 @@
-"""The SM90 contraction of windows that are read from slabs of their image (`slab_layout.py`).
+"""The SM90 convolution that loads slabs of the image into shared memory and reads all windows from
+them (`slab_layout.py`).
 
     producer    for each tile, for some channels at a time: load the slabs of its patches; then,
                 tap after tap, the filters

@@ -1,5 +1,6 @@
-"""The SM80 contraction: asynchronous copies, `ldmatrix`, `mma.sync`; one tile a block, or one part
-of a tile's sums (`split.py`): blocks are started in order, so that none waits for one to come.
+"""The SM80 matrix product: cp.async, `ldmatrix`, `mma.sync`; one tile a block, or one part of a
+tile's sum (split-K, `split.py`). Blocks are started in order, so that none waits for one that never
+comes.
 
     fill all slots but one
     for each k step: wait for its slot, meet, start the copy into the slot that has become free,

@@ -1,4 +1,4 @@
-"""How an SM80 contraction is laid out on the chip: a function of problem, plan and target.
+"""Shared-memory layout of an SM80 matrix product, computed from problem, plan and target.
 
 A block computes one tile. Its shared memory holds `stages` slots, a tile of A and a tile of B each,
 in the order they have in memory (along k, where the instruction wants that), with 16-byte pieces

@@ -1,5 +1,5 @@
-"""Operands of the SM80 template that are no matrices in memory: windows of an image, and the
-filters that they are multiplied with, each piece of 16 bytes from where it lies.
+"""Convolution operands of the SM80 template (implicit GEMM): windows of an image and filters,
+loaded in pieces of 16 bytes.
 
     of an image    8 channels of one place and one tap; zeros where the window is over the edge
     of filters     8 channels, or 8 columns, of one tap

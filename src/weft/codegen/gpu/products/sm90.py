@@ -1,4 +1,4 @@
-"""The SM90 contraction: copy engine, barriers in a ring, asynchronous matrix instructions.
+"""The SM90 matrix product: TMA loads, a ring of mbarriers, asynchronous wgmma.
 
     producer    for each tile, for each k step: wait until the slot is empty, load A and B into it
     consumers   for each k step: wait until the slot is full, multiply, hand the slot back;

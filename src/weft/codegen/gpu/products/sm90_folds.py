@@ -1,4 +1,5 @@
-"""Numbers of whole rows that SM90 consumers make of a finished tile.
+"""Row reductions in the epilogue of SM90 products: numbers of whole rows computed from a finished
+tile.
 
     for each fold, for each piece of columns: its element program on the accumulators into spare
     registers, which are folded; then over the quad that has the row

@@ -1,4 +1,4 @@
-"""How an SM90 contraction is laid out on the chip: a function of problem, plan and target.
+"""Shared-memory layout of an SM90 matrix product, computed from problem, plan and target.
 
 The block's shared memory holds a ring of `stages` slots (a tile of A and a tile of B each), staging
 buffers for the result, the epilogue's column vectors, and the barriers. `refusals` says what the

@@ -1,4 +1,4 @@
-"""What SM90 consumers do with a finished tile: element program, staging in shared memory, store.
+"""Epilogue of SM90 products: elementwise ops, staging in shared memory, store.
 
     for each panel of columns: the element program on the accumulators, registers to a staging
     buffer, the buffer to memory by the copy engine (by threads, where rows of the result do not

@@ -1,4 +1,4 @@
-"""Sums of columns that SM90 consumers make of a panel of results while it is staged.
+"""Column sums in the epilogue of SM90 products, computed while a panel of results is staged.
 
     for each 64 rows of the panel: each warp takes 16 columns, transposed as they are read, and
     multiplies them by ones, 16 rows at a time; four lanes have the sums, and store them

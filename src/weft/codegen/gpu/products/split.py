@@ -1,4 +1,4 @@
-"""The sum of a tile in parts, each of which is a work item of its own.
+"""Split-K: the sum of a tile in parts, each of which is a work item of its own.
 
     serial      part p makes its sum, waits until part p - 1 has handed on what is before it, adds,
                 and hands on; the last one stores the result

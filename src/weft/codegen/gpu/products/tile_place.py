@@ -1,4 +1,4 @@
-"""Where a tile of a contraction lies: its number by rows and columns, its matrix, its addresses."""
+"""Position of a tile of a product: its row and column number, its batch, its addresses."""
 
 from __future__ import annotations
 

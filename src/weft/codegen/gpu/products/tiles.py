@@ -1,4 +1,4 @@
-"""In which order a persistent grid visits the tiles of a result.
+"""Tile order: in which order a persistent grid visits the tiles of a result.
 
     rows        row after row
     grouped:N   bands of N rows of tiles, down each column of a band: neighbours share operands;

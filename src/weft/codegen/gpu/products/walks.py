@@ -1,5 +1,5 @@
-"""How the copy engine goes through operands that are no matrices in memory: windows of an image,
-and the filters that they are multiplied with.
+"""TMA coordinates of convolution operands: how the copy engine goes through windows of an image and
+their filters.
 
     image      places one after the other, one tap of their windows and some channels at a time
     filters    some channels of one tap at a time

@@ -1,1 +1,1 @@
-"""Templates of kernels with reductions."""
+"""Templates of kernels with reductions (softmax, norms, sums)."""

@@ -1,4 +1,4 @@
-"""Reductions whose rows lie side by side in memory: a thread takes a vector of neighbouring rows.
+"""Reductions along an axis that is not contiguous: a thread takes a vector of neighbouring rows.
 
     column = block * rows_per_block + thread % rows_per_block     a vector of rows
     member = thread / rows_per_block                              one of `threads` that share it

@@ -1,5 +1,5 @@
-"""Rows that follow one another through a ring in shared memory: while a row is being reduced, the
-copy engine brings the next ones.
+"""Reductions with a ring of TMA loads: while a row is being reduced, the next rows are loaded into
+shared memory.
 
     team = a block, or a cluster, that stays; it takes every `teams`-th row
     for each row of the team:

@@ -1,4 +1,4 @@
-"""Kernels with reductions: a row is one point of the axes that no reduction removes.
+"""The template of row reductions: a row is one point of the axes that no reduction removes.
 
 `threads` threads share a row, `rows_per_block` rows a block. Each thread takes every `threads`-th
 vector of the row; its partial results are merged by exchanges inside a warp, then through shared

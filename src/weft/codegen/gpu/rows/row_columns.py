@@ -1,5 +1,6 @@
-"""Several rows of one thread: their vectors lie at the same places, the *columns*, and what does
-not depend on the row (the weights of a norm) is made once for all of them."""
+"""Several rows per thread whose vectors lie at the same *columns*: what does not depend on the row
+(the weights of a norm) is made once for all of them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of which a thread takes several at once, with what all of them share read once.
+"""Several rows per thread, with shared operands read once.
 
     for each of the `rows_per_thread` rows: load
     load what all rows share

@@ -1,4 +1,5 @@
-"""Rows that overlap: a thread takes a strip of them, and reads what they have in common once.
+"""Sliding-window reductions (pooling, depthwise convolutions): a thread takes a strip of
+overlapping rows, and reads common elements once.
 
     column = block % groups * lanes + thread % lanes              a vector of columns
     strip  = block / groups * strips + thread / lanes % strips    `rows_per_thread` rows

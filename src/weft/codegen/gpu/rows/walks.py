@@ -1,4 +1,5 @@
-"""Rows that a block takes one after the other, and the sums of their columns.
+"""Row reductions and column sums together: a block goes through rows one after the other and
+accumulates the sums of their columns.
 
     part = block: rows that follow one another
     sums of the thread's columns, in registers, from 0

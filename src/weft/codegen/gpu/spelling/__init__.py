@@ -1,1 +1,1 @@
-"""Kernels of the dialect as CUDA C, and as text that reads back."""
+"""Printing of dialect kernels: as CUDA C, and as text that reads back."""

@@ -1,5 +1,6 @@
-"""The functions of a prelude that a kernel calls, and what those call. The compiler reads no other:
-that would take it a tenth of its time for a short kernel."""
+"""Which device functions of the prelude a kernel calls, directly or not. Only those are compiled:
+the whole prelude would take a tenth of the compile time of a short kernel.
+"""
 
 from __future__ import annotations
 

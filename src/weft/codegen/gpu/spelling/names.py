@@ -1,4 +1,4 @@
-"""Names that kernels of the dialect may use: they become C identifiers.
+"""Valid names in dialect kernels, which become C identifiers.
 
 A name of the dialect is not one that C, the prelude or the printed frame of a kernel uses already,
 and does not end in an underscore: those are the printer's own.

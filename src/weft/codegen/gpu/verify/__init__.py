@@ -1,5 +1,4 @@
-"""What holds of every kernel of the dialect, whoever wrote it: a kernel without findings becomes
-CUDA that compiles.
+"""The verifier of the GPU dialect: a kernel without findings becomes CUDA that compiles.
 
 Names are defined before they are used, and once where they are visible; every tile, barrier, map,
 table, buffer and register that is used exists; functions exist for their dtypes; the kernel fits

@@ -1,4 +1,4 @@
-"""What holds of the frame of a kernel: its sizes, maps, tiles, barriers and tables."""
+"""Verification of the declarations of a kernel: sizes, tensor maps, tiles, barriers, tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds of a kernel: its frame, and each statement where it stands."""
+"""Verification of a kernel: its declarations, and each statement in its context."""
 
 from __future__ import annotations
 

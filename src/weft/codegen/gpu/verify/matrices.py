@@ -1,4 +1,4 @@
-"""What holds of matrix instructions, of the copies that feed them, and of pairs in registers."""
+"""Verification of matrix instructions, copies that feed them, and packed register pairs."""
 
 from __future__ import annotations
 

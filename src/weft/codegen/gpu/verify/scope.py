@@ -1,4 +1,4 @@
-"""What is known where a statement of a kernel stands: its names, and the parts of the frame."""
+"""The context of a statement for the verifier: which names and declarations are visible there."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Templates of ops that stay whole."""
+"""Templates of ops that no stage takes apart: scatter, sorting, cumulative reductions."""

@@ -1,4 +1,5 @@
-"""Scatter of sorted updates: those of one row of the result stand together, in the order they came.
+"""Scatter of sorted updates: those of one row of the result are contiguous, in their original
+order.
 
 *Short runs.* A thread has some neighbouring columns of a row, a vector of them where it can, and
 takes the row's updates one after the other; neighbours ask for neighbouring columns.

@@ -1,6 +1,6 @@
-"""Which rows of which group each tile of a product of groups has, and where the rows of each group
-lie: a thread for each entry of the table goes through all groups, counts their tiles, and keeps
-what it learns of its own."""
+"""The tile table of grouped products: one thread per entry goes through all groups, counts their
+tiles, and writes down which rows of which group its tile has.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What the templates of ops that stay whole have in common: operands by number, a point to a
-thread, numbers as they are combined."""
+"""The common part of these templates: operands by number, one point per thread, dtypes of
+accumulation.
+"""
 
 from __future__ import annotations
 

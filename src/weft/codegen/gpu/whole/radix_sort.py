@@ -1,4 +1,5 @@
-"""Sorting by digits: counting a tile's digits, moving a tile's elements, finding where keys begin.
+"""Radix sort kernels: counting the digits of a tile, moving its elements, and finding where runs of
+keys begin.
 
 *Counting.* A block takes a tile of a row; its threads count their elements in counters that all
 share, which comes out the same in any order.

@@ -1,4 +1,4 @@
-"""Running reductions.
+"""Cumulative reductions (cumsum and the like).
 
 *Threads.* Where columns are many or short, a thread goes along each.
 

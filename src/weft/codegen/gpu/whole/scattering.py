@@ -1,4 +1,4 @@
-"""Scatter, as updates come.
+"""Scatter of updates that are not sorted.
 
 *In any order.* Integers that are added, or of which the most or the least counts: a thread for each
 element of the updates combines it with its place in one step. The result has the same bits, in

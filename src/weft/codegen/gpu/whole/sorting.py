@@ -1,4 +1,4 @@
-"""Sorting rows: the positions of their elements in order.
+"""Sorting of rows: the indices of their elements in order.
 
 *By a network.* The threads of a block, or the lanes of a warp where rows are short, hold a row,
 some neighbouring elements each, and sort it by a bitonic network: at each step, elements that lie a

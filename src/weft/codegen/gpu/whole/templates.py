@@ -1,4 +1,4 @@
-"""Kernels for the ops that stay whole: which template carries out which.
+"""Which template carries out which op that no stage takes apart.
 
 | op | template |
 |---|---|

@@ -1,4 +1,4 @@
-"""The CUDA text that stands above a kernel: the functions that its statements call."""
+"""The CUDA prelude of a kernel: the device functions that its statements call."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The CUDA text of sine, cosine and tangent of angles of any size.
+"""CUDA device functions: sine, cosine and tangent of angles of any size.
 
 x = n pi/2 + r. Up to 2^17, of doubles 2^20, the multiple of pi/2 is taken away in three parts, by
 fused multiply-adds of which the first is exact. Beyond, x times 2/pi is taken modulo 4 in fixed

@@ -1,4 +1,4 @@
-"""The CUDA text of functions of elements, which stands above every kernel that computes with them.
+"""CUDA device functions: elementwise functions.
 
 No function of C is an approximate one here. Formats that a machine does not convert are integer
 code: one text serves all architectures.

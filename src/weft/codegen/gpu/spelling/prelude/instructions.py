@@ -1,4 +1,4 @@
-"""The CUDA text that stands above every kernel: types and one function per machine instruction.
+"""CUDA device functions: types, and one function per machine instruction.
 
 No header is included, so that NVRTC needs none. Each function wraps one instruction in inline PTX;
 what may not move across it is said by its clobbers. `mbarrier.arrive` has no `.release` at cluster

@@ -1,4 +1,4 @@
-"""The CUDA text of matrix instructions: a function for each shape and dtypes that a kernel uses."""
+"""CUDA device functions: matrix instructions, one function for each shape and dtype in use."""
 
 from __future__ import annotations
 

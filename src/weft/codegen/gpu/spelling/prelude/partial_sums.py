@@ -1,4 +1,4 @@
-"""The CUDA text by which blocks hand on the parts of a sum through memory.
+"""CUDA device functions: split-K partial sums that blocks pass on through global memory.
 
 One thread of those that meet watches, passes or counts; the barrier at which they meet makes what
 it has seen known to the others, and what they have written part of what it releases. Sums go past

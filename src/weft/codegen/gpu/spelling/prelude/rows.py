@@ -1,4 +1,4 @@
-"""The CUDA text of statements on the rows of an accumulator (`ir.rows`).
+"""CUDA device functions: statements on the rows of an accumulator (`ir.rows`).
 
 Element i of an accumulator lies in the upper of the thread's two rows where i % 4 < 2.
 """

@@ -1,4 +1,4 @@
-"""The CUDA text of what sorting by digits takes: keys, and lanes that have the same digit."""
+"""CUDA device functions: radix sort keys, and lanes that have the same digit."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""CUDA C from the dialect: each statement is a line or a block of them.
+"""CUDA C from the dialect: each statement becomes a line or a block of lines.
 
 The text printed here is what is compiled. Identifiers are the dialect's own; those that end in an
 underscore, which no name of the dialect does, are the printer's. Buffers are `b0, b1`, tensor maps

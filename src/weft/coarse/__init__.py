@@ -1,5 +1,5 @@
-"""Coarse ops: what front ends know as one op, with a type rule, and a decomposition to PTIR that is
-its meaning. Importing this package fills the tables of `weft.ptir`.
+"""Coarse ops (softmax, attention, convolution, norms): each has a type rule, and a decomposition
+into PTIR that is its meaning. Importing this package fills the tables of `weft.ptir`.
 
 `byteir.*` ops are public under that name; `weft.conv`, `weft.attention`, `weft.grouped_matmul` and
 `weft.grouped_outer` are Weft's own. The face of `weft.ptir` imports this package, so that a custom

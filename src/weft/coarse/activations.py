@@ -1,4 +1,4 @@
-"""Functions of single elements, and the sum of several tensors."""
+"""Coarse elementwise activations, and the sum of several tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The largest and smallest elements along an axis, and where they are."""
+"""Coarse argmax, argmin, and extremes with their positions, along an axis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formulas that several decompositions share."""
+"""Formulas that several decompositions of coarse ops share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of groups of rows with a matrix each, as of a mixture of experts.
+"""Grouped matrix products: groups of rows with a matrix each, as in a mixture of experts.
 
 The rows of a group follow one another, and numbers that are known only at run time say where each
 group ends. The formula cuts every group into blocks of equally many rows, the last of which may

@@ -1,4 +1,4 @@
-"""Positions as data: one-hot rows, repeated rows, and where the elements are that are not zero."""
+"""Coarse ops on positions: one_hot, repeat, and non_zero."""
 
 from __future__ import annotations
 

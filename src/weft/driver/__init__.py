@@ -1,1 +1,1 @@
-"""Carrying programs out: backends and conversion targets by name, legalisation, and running."""
+"""The driver: backends and conversion targets by name, legalisation, compiling and running."""

@@ -1,4 +1,4 @@
-"""Whether all ranks are about to run one program.
+"""Checks that all ranks are about to run the same program.
 
 Ranks trace and compile on their own. A constant that one of them read elsewhere, or an `if` that
 asks for the number of the rank, makes its program another one; where the exchanges look alike all

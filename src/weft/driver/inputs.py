@@ -1,4 +1,5 @@
-"""What a run is given: checked against the declared types, converted where that loses nothing.
+"""Checks of the inputs of a run: they must have the declared types, and are converted where that
+loses nothing.
 
 An array that is just right is told by a few comparisons; everything else takes the long way, which
 ends in an array or in a sentence.

@@ -1,4 +1,4 @@
-"""Programs on several ranks: simulated ones, and those that a launcher started.
+"""Running on several ranks: simulated ones, and those that a launcher started.
 
 Launchers say in the environment how many processes they started. MPI is loaded only where they do,
 and once.

@@ -1,5 +1,4 @@
-"""What the inputs of a program are to their caller: data, parameters or state, and which are given
-away."""
+"""Signatures: which inputs of a program are data, parameters or state, and which are donated."""
 
 from __future__ import annotations
 

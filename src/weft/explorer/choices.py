@@ -1,4 +1,6 @@
-"""What was chosen for a program's kernels and what else there was, with the price of each."""
+"""The choices for a program's kernels (plans, fusion) and their alternatives, with the cost of
+each.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The code of a program's kernels, dearest first: as much as a page has room for, or all of it."""
+"""The code of a program's kernels, the slowest first: as much as a page has room for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page is made of: programs from files, and those that a script compiles and runs."""
+"""Collecting what the page shows: programs from files, and those that a script runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The code of routines as people read it, with what each line is about.
+"""Readable listings of routines, with what each line is about.
 
 A line of a CPU's routine is about a value of its kernel: LLVM IR knows the statement that every
 line was written for, and the assembler, given the lines of the IR as those of a source file, says

@@ -1,4 +1,4 @@
-"""Records of programs, made small for a page: equal layers are written nearly once.
+"""Compression of the page's records: equal layers are written nearly once.
 
 Lines of a stage that differ in their numbers alone are one line with holes, and its numbers: each
 as what it is more than it was in the line of that kind before. In a model of equal layers these are

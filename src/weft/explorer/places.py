@@ -1,4 +1,4 @@
-"""Where in the text of a stage an error is: by the line that it names, or its path in the JSON."""
+"""Where in the text of a stage an error is: by its line number, or its path in the JSON."""
 
 from __future__ import annotations
 

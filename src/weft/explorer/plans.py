@@ -1,4 +1,4 @@
-"""What the fields of a plan mean, for people who never saw one."""
+"""Explanations of plan fields, for people who never saw a plan."""
 
 from __future__ import annotations
 

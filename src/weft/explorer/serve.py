@@ -1,4 +1,4 @@
-"""The page from a server on this machine, which compiles again what is edited on it.
+"""A local server for the page, which compiles again what is edited on it.
 
 It listens on the loopback address alone. Its address has a token that nobody can guess; a request
 without it, or for another host, is refused, so that no other page can talk to it.

@@ -1,2 +1,1 @@
-"""What every other folder stands on: dtypes, errors, axes, text tokens, limits. Imports nothing of
-ours."""
+"""Shared basics: dtypes, errors, axes, text tokens, limits. Imports no other package of Weft."""

@@ -1,4 +1,4 @@
-"""Arrays that users hand over."""
+"""NumPy arrays that users pass in, checked."""
 
 from __future__ import annotations
 

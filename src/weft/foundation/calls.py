@@ -1,5 +1,6 @@
-"""How a function that users call meets its caller: a mistake is told in one sentence that carries
-the line of the user's code, and nothing of what Python raised inside comes out."""
+"""Errors of functions that users call: one sentence with the line of the user's code, and nothing
+of what Python raised inside.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that work is to be written to."""
+"""A check that output files can be written, before the work whose results go there."""
 
 from __future__ import annotations
 

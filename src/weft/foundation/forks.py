@@ -1,4 +1,4 @@
-"""Forks of a process with threads: the child has one thread, and a copy of all memory.
+"""What a forked child must reset: it has one thread, and a copy of all memory.
 
 What another thread was in the midst of stays so in the child for ever: a module that is half
 loaded, a lock that is held. So a fork waits for work that could leave such things behind

@@ -1,4 +1,4 @@
-"""The functions of elements and the reductions, by name, on NumPy arrays: what every op and every
+"""NumPy implementations of elementwise functions and reductions, by name: what every op and every
 interpreter means by them.
 
 Narrow floats are computed in f32 and rounded once, 4-bit integers wrap. Warnings about

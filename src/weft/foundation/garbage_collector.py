@@ -1,4 +1,4 @@
-"""Python's search for cycles, paused while much is made that has none.
+"""Pausing Python's garbage collector while many objects without cycles are made.
 
 Reading and compiling make millions of small objects, nearly all of which go when nobody refers to
 them. Python would look through those that are there for cycles again and again: as long as all of

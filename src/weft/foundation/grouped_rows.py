@@ -1,4 +1,5 @@
-"""Rows in groups, each group times a matrix of its own, as of a mixture of experts.
+"""Grouped products: rows in groups, each group times a matrix of its own, as in a mixture of
+experts.
 
     GroupedRows   the product of all groups
     GroupTiles    which rows of which group each tile of the product has

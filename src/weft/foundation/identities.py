@@ -1,4 +1,4 @@
-"""Which objects a list holds.
+"""Fast comparison of lists by the identity of their objects.
 
 To compare a list with what it held before, object by object, takes a loop of some tens of
 nanoseconds each. In CPython a list is a block of pointers to its objects, and blocks of memory are

@@ -1,4 +1,4 @@
-"""Immutable nodes that exist once: two nodes with equal fields are the same object.
+"""Interned nodes: two immutable nodes with equal fields are the same object.
 
 Equality is identity, hashing is constant-time, and a graph with shared parts stays shared however
 it is built. Decorate a class of annotated fields with `@node`; fields must be hashable.

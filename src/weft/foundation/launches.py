@@ -1,4 +1,4 @@
-"""Whether a run that failed had started anything.
+"""Whether a failed run had already launched something.
 
 A run that may overwrite what it is given may have done so when it fails. Whoever knows that it had
 not started yet, as where there was no memory for its results, notes that on the exception; without

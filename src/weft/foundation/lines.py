@@ -1,4 +1,4 @@
-"""Which line of the user's code an instruction comes from.
+"""Source locations: the line of the user's code that an instruction comes from.
 
 Recording must cost next to nothing, since every captured instruction does it: a `Line` keeps the
 code object, the position in its bytecode, the layer of the model and the function of Weft's that

@@ -1,4 +1,4 @@
-"""Answers that are worked out once and kept, up to a number of them, and forgotten together.
+"""Memoisation with a limit on the number of answers, and one way to clear them all.
 
 Whoever compiles one program after the other is not to keep something of every one: what is kept for
 as long as the process lives has a bound here, and `weft.clear_caches` gives it back.

@@ -1,4 +1,4 @@
-"""Arithmetic rules that many ops share: casts, and computing on narrow storage types.
+"""Arithmetic that many ops share: casts, and computing on narrow storage types.
 
 Narrow floats (f16, bf16, fp8) are computed in f32 and rounded once; 4-bit integers are computed in
 8 bits and wrapped. Every function here is vectorised and takes arrays of the NumPy type of a dtype.

@@ -1,4 +1,4 @@
-"""Interval packing: byte ranges in one arena for blocks that live at different times.
+"""Interval packing: offsets in one arena for blocks with different live ranges.
 
 Two blocks may take the same bytes only if they do not live at the same moment. Finding the smallest
 arena is NP-hard; large blocks first, each into the smallest gap that fits, stays within a few per

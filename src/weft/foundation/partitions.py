@@ -1,4 +1,4 @@
-"""Which ranks hold the same value.
+"""Partitions of ranks: which ranks hold the same value.
 
 The ranks of a mesh fall into classes: ranks of one class hold the same value, ranks of different
 classes may not. `Classes` has the number of its class for each rank, counted from 0 in the order in

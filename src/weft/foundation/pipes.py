@@ -1,5 +1,6 @@
-"""Messages between this process and those that help it, each with its length before it; and these
-processes."""
+"""Messages to and from worker processes, each with its length before it; and starting these
+processes.
+"""
 
 from __future__ import annotations
 

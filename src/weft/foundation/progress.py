@@ -1,5 +1,5 @@
-"""What is being compiled, on the last line of a terminal, where it takes long: the line comes after
-half a second and is gone when the work is done.
+"""The progress line of a compilation on a terminal: it comes after half a second and is gone when
+the work is done.
 
 Who works says where it is, with `at`; nobody else needs to know. Where standard error is no
 terminal nothing is written, but who gives `aloud` has it told once, in a line that stays: the

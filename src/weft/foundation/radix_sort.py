@@ -1,4 +1,4 @@
-"""Sorting by digits: the steps of a stable sort that goes from the lowest digit of the keys up.
+"""Radix sort: the steps of a stable sort that goes from the lowest digit of the keys up.
 
     Digits   how many elements of each tile of a row have each digit
     Moved    the elements in the order of the digit, those with the same digit in the order they had

@@ -1,4 +1,4 @@
-"""The ranks that run one program together, as the program sees them.
+"""The interface to the ranks that run one program together: what collectives call.
 
 A `World` is one rank's view: its number, how many there are, and `meet`, by which the members of a
 group hand each other arrays. Everything else a collective needs is written in terms of that; a

@@ -1,4 +1,5 @@
-"""The functions of elements: a row for each, with everything that the rest of Weft knows of it.
+"""The table of elementwise functions: one row for each, with everything that the rest of Weft knows
+of it.
 
 A function's code for CPUs is in `codegen.cpu.math`, its op with the derivative in `ptir.ops`; what
 it means, where it is defined, what it costs, how it errs, how C spells it and where random tests

@@ -1,4 +1,4 @@
-"""How much of the work of a compilation was done, and how much was remembered.
+"""Counters of a compilation: how much work was done, and how much came from a cache.
 
 What is worked out once per structure (queries about integer sets, drafts of kernels) counts here
 how often it was asked for and how often it had to be worked out. Counting is off unless somebody

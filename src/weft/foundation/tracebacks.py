@@ -1,4 +1,4 @@
-"""A mistake of the user ends at the user's line: no frame of Weft stands below it.
+"""Tracebacks of user mistakes end at the user's line, without the frames of Weft below it.
 
 Python adds to a traceback every frame that the exception leaves, so Weft's own can be taken out
 only when it has arrived outside. A trace function of the user's frame sees that moment. It is put

@@ -1,4 +1,4 @@
-"""Numbers of the circle: the digits of 2/pi, and polynomials of sine and cosine near zero.
+"""Constants for sine and cosine: the digits of 2/pi for range reduction, and polynomials near zero.
 
 Whoever computes a sine of any angle x takes away a multiple of pi/2 first. For a large x that is
 done on the digits of 2/pi (Payne and Hanek): x = m 2^e, and of the product m 2^e 2/pi only what

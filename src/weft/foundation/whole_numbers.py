@@ -1,5 +1,4 @@
-"""Whole numbers as 64 bits hold them: sizes, offsets and counts are never larger, wherever they are
-read from."""
+"""Range checks of sizes, offsets and counts: whole numbers that fit 64 bits."""
 
 from __future__ import annotations
 

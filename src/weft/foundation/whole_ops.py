@@ -1,5 +1,5 @@
-"""Ops that stay whole through every stage: their places depend on data, or each element on the one
-before, so no stage can take them apart. Each is a plain record with its meaning on NumPy arrays.
+"""Ops that no stage takes apart (scatter, sorting, cumulative reductions, factorisations): each is
+a plain record with its meaning on NumPy arrays.
 
     Scatter   out[a, index[a, m], w] = fn(out[a, index[a, m], w], update[a, m, w]), m in order
     Running   out[a, n, w] = x[a, 0, w] fn ... fn x[a, n, w]

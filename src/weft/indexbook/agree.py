@@ -1,5 +1,6 @@
-"""What an edited book must have in common with the one that was made: all that follows from the
-graph. Which values are stored (`materialise`) and how fine the atoms are is free."""
+"""Checks of an edited book against the one that was made: all that follows from the graph is fixed.
+Which values are stored (`materialise`) and how fine the atoms are is free.
+"""
 
 from __future__ import annotations
 

@@ -1,2 +1,3 @@
-"""Buffers after regions: layouts, aliasing, donation, liveness, arena offsets (document 2, section
-8)."""
+"""Memory planning after fusion: layouts, aliasing, donation, live ranges, arena offsets (document
+2, section 8).
+"""

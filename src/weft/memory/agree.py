@@ -1,4 +1,4 @@
-"""What an edited buffer map must have in common with the kernels it is for.
+"""Checks of an edited buffer map against the kernels it is for.
 
 A map decides which tensor takes over whose buffer (`shares`), and where in the arena the others
 lie. Everything else follows from that and from the kernels: the space and number of what is given

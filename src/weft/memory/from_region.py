@@ -1,5 +1,4 @@
-"""From kernels in order to buffers: who lives when, who may take over whose place, what must be
-copied.
+"""Memory planning: from kernels in order to buffers, with their live ranges, reuse and copies.
 
 1. A life for every tensor: first write to last read.
 2. An output with a `base` takes over the base's buffer if the base is dead after the kernel, may be

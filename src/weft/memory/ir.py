@@ -1,4 +1,4 @@
-"""BufferMap: where every tensor of a module lives.
+"""BufferMap: the buffer and address of every tensor of a module.
 
     BufferMap = tensor -> MemRef, arena bytes, copies, lives, shares
     MemRef    = buffer, strides (elements), alignment, noalias

@@ -1,4 +1,4 @@
-"""What holds of every buffer map: nothing that is alive is overwritten, and every tensor fits.
+"""The verifier of buffer maps: no live buffer is overwritten, and every tensor fits.
 
 The map carries lives and shares, so it can be checked on its own, also after it was edited by hand.
 """

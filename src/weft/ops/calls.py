@@ -1,6 +1,6 @@
-"""How a function of the ops layer meets its caller: what it makes of arrays is where its tensors
-are, and its mistakes are told in one sentence that begins with `[name]` and carries the line of the
-user's code."""
+"""How functions of the ops layer report mistakes: in one sentence that begins with `[name]` and
+carries the line of the user's code; and where the arrays among their arguments become tensors.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""How a traced function reaches the tensors that it captures: `model.w`, `params["w"]`, a variable.
+"""Names of captured tensors: how a traced function reaches them, such as `model.w`, `params["w"]`,
+or a variable.
 
 After a trace every way from the function to a captured tensor is looked for: through variables of
 enclosing functions, globals that its code names, the functions it calls, attributes, and items of

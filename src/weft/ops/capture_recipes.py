@@ -1,4 +1,4 @@
-"""Captures that are remembered.
+"""Recipes: captured instruction sequences that are remembered by the types of their operands.
 
 What a capture emits depends on the types of its operands and on its parameters, never on elements.
 So it is carried out once on operands that are nothing but types, written down as a recipe, and from

@@ -1,5 +1,5 @@
-"""Python values that a traced function reads without taking them as arguments: numbers, strings,
-lists of them, settings of an optimiser or a trainer, functions that it calls by name.
+"""Guards on captured Python values: numbers, strings, lists, settings of an optimiser or a trainer,
+and functions, which a traced function reads without taking them as arguments.
 
 They are part of the program. So before a trace it is noted what the function can read, by the names
 in its code and in that of the functions it calls, and every later call looks whether all of it is

@@ -1,5 +1,6 @@
-"""On which backend things are captured: the default one, and that of the arguments for functions
-that take functions."""
+"""The backend that tensors are captured on: the default one, and that of the arguments for
+functions that take functions.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments that a call gives away, and the results that take their places.
+"""Fast paths for donated arguments and the results that take their places.
 
 A donated argument and the result that is nested as it is are one thing to the user, who hands it
 from call to call. The result is made as groups (`weft.ops.graph.group`), which the next call knows

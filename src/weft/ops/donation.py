@@ -1,4 +1,4 @@
-"""What a call may overwrite of what it was given: memory of tensors that nobody else can see."""
+"""Donation: which memory of its arguments a call may overwrite, since nobody else can see it."""
 
 from __future__ import annotations
 

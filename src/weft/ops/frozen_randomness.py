@@ -1,5 +1,6 @@
-"""Numbers that Python's or NumPy's generators draw while a function is traced: they become part of
-the program and are the same in every call. Whoever draws them is told."""
+"""Warnings about Python's or NumPy's random numbers in a traced function: they become constants of
+the program and are the same in every call.
+"""
 
 from __future__ import annotations
 

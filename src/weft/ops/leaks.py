@@ -1,4 +1,5 @@
-"""Traced values that a function has put into something outside: which, where, and by which line.
+"""Detection of leaked tracers: which traced values a function has stored outside, where, and by
+which line.
 
 When a traced function is over, nobody holds a tensor of its arena any more, unless the function has
 stored one in an attribute, a container or a variable that outlives it. What is stored would be the

@@ -1,5 +1,6 @@
-"""Control flow made of `cond`, `while_loop` and `scan`: counted loops, a choice among several, and
-sums (or any other combination) of everything so far."""
+"""Control flow built on `cond`, `while_loop` and `scan`: counted loops, switches, and associative
+scans.
+"""
 
 from __future__ import annotations
 

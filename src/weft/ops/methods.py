@@ -1,4 +1,4 @@
-"""A function under `jit` as a method, and as something that is pickled."""
+"""Methods under `jit`, and the pickling of functions under `jit`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether layers are in training, and which key those that draw random numbers take theirs from.
+"""Training mode of layers, and the key that random layers draw from.
 
 `nn.training(key)` opens a block. It is a fact of the place in the program where a layer is called,
 as `autocast` is: no module holds it, and no call hands it on.

@@ -1,4 +1,4 @@
-"""Modules that were taken apart before: a call with one that has not changed does not look into it.
+"""The cache of flattened modules: a call with a module that has not changed does not look into it.
 
 What a module has can change in five ways, and each is seen.
 

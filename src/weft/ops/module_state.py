@@ -1,4 +1,4 @@
-"""State: what a traced function leaves in the modules that it was given.
+"""State changes of modules: what a traced function assigns to the modules that it was given.
 
 A traced function gets copies of the modules among its arguments, with traced tensors in them. After
 it has run, every attribute of every copy is compared with what it was before. What differs is put

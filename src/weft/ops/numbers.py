@@ -1,5 +1,6 @@
-"""Python numbers as constants of a program. The same number in the same dtype is one object, so
-that capturing `x * 0.5` looks it up instead of making it."""
+"""Python numbers as constants of a program, interned: capturing `x * 0.5` looks the constant up
+instead of making it.
+"""
 
 from __future__ import annotations
 

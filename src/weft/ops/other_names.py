@@ -1,4 +1,5 @@
-"""What other array libraries call things that Weft has under another name.
+"""Names of other array libraries, for error messages: what they call things that Weft has under
+another name.
 
 Nothing here is an alias: where a name is not found, the message says what to write instead.
 """

@@ -1,4 +1,4 @@
-"""The parameters of a function, and which leaves of its arguments belong to which of them."""
+"""Parameter names of a function, and which leaves of its arguments belong to which parameter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of a function under `jit` like one that was made before.
+"""The fast path of `jit`: calls with arguments like those of an earlier call.
 
 The first call of its kind takes the arguments apart, finds or compiles a version, and leaves a
 `Ready` behind: for each argument what it has to be like for the same version to serve. Later calls

@@ -1,4 +1,4 @@
-"""Nested containers as flat lists: what traced functions take and give.
+"""Pytrees: nested containers as flat lists, which traced functions take and give.
 
 Tuples, named tuples, lists, dicts (in order of their keys; an `OrderedDict` in its own order), None
 and dataclasses (by their fields) are containers; so is every class that is registered. Anything

@@ -1,4 +1,4 @@
-"""Which traced values differ between the ranks of a mesh: what gradients and `spmd` ask.
+"""Which traced values differ between the ranks of a mesh, for gradients and `spmd`.
 
 A traced body is looked at as the program it would become. Arguments of the outermost trace are the
 same on all ranks; those of a trace inside it are what its caller handed over.

@@ -1,4 +1,4 @@
-"""What tells two settings apart: values that are part of a compiled version rather than its inputs.
+"""Equality of static arguments: values that are part of a compiled version rather than its inputs.
 
 Python holds 1, 1.0 and True for equal, and an object of a class without `__eq__` for the same
 whatever its attributes are. A function may do one thing with one and another with the other, so a

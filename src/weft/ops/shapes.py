@@ -1,4 +1,4 @@
-"""A program with dynamic dims on a backend, made ready for each cluster of sizes it meets."""
+"""A program with dynamic dims on a backend, prepared for each bucket of sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Objects that have state: what is remembered of them, and who is told when an attribute changes.
+"""Objects with state (modules): what is remembered of them, and who is told when an attribute
+changes.
 
 What a traced function leaves in the modules that it was given is carried to the caller's own:
 `module_state.py`.

@@ -1,5 +1,6 @@
-"""The steps by which Python code gets from one object to the next: variables, globals, attributes,
-items of containers."""
+"""Access paths in Python code: how one gets from one object to the next by variables, globals,
+attributes, items.
+"""
 
 from __future__ import annotations
 

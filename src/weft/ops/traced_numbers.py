@@ -1,5 +1,5 @@
-"""Python numbers that only a call of a traced function has: its arguments, and what it computes of
-them before they meet a tensor.
+"""Traced Python numbers: arguments of a traced function, and what it computes of them before they
+meet a tensor.
 
 A program computes with whole numbers of 64 bits and converts them to the dtype of the tensor beside
 them; Python's numbers have no end. So what happens to whole numbers is written down while the

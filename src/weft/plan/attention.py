@@ -1,5 +1,6 @@
-"""Choosing an `AttentionPlan`: on the CPU blocks of queries and keys that stay in its caches, on a
-GPU those whose scores and sums stay in registers."""
+"""Choosing an `AttentionPlan`: on a CPU blocks of queries and keys that fit its caches, on a GPU
+those whose scores and sums fit in registers.
+"""
 
 from __future__ import annotations
 

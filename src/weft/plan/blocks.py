@@ -1,5 +1,5 @@
-"""Blocks of a contraction on a CPU: the register tile, and how many rows and columns of the result
-a thread computes with what it has packed.
+"""Cache blocking of matrix products on a CPU: the register tile, and the blocks of packed rows and
+columns.
 
 A block packs its rows of A and its columns of B by itself, so large blocks pack less; blocks that
 are as large as the caches hold may be too few for all threads, or leave the last round of them half

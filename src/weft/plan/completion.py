@@ -1,4 +1,4 @@
-"""What a plan for a contraction leaves to its template, filled in.
+"""Default values for the fields of an `MmaPlan` that were not given.
 
 A field that is empty says nothing: the template decides, and the plan says afterwards what it did.
 So two plans that differ in what they leave unsaid are one plan, with one kernel. A field that says

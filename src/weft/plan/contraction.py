@@ -1,4 +1,4 @@
-"""The `MmaPlan` of a contraction on a CPU: a register tile in blocks that stay in a cache."""
+"""Choosing an `MmaPlan` on a CPU: a register tile in blocks that stay in a cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows on a CPU: which values of a row several passes need, and how a row is cut.
+"""Row reductions on a CPU: which values of a row are cached between passes, and how a row is split.
 
 A kernel with reductions goes over a row once for every reduction that waits for another, and once
 more for its results. A value that two of these passes need and that is dear to compute is *kept*:

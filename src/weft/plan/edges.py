@@ -1,5 +1,4 @@
-"""Local edges: intermediates of a contraction that never reach global memory, and where they are
-kept.
+"""Local edges: fused intermediates that never reach global memory, and where they are kept.
 
     smem_ring   from a factor that the kernel computes (padded, windowed, gathered, any arithmetic)
                 to the contraction: slices of it wait in a ring in shared memory, `depth` of them,

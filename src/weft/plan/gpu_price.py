@@ -1,4 +1,4 @@
-"""What a plan makes of a kernel's time on a GPU, in seconds.
+"""The cost model of GPU kernels: the time of a kernel under a plan, in seconds.
 
 A kernel is as fast as memory, or as its arithmetic, wherever threads are many enough to wait for
 one another's data. Plans differ in how far they are from that:

@@ -1,4 +1,5 @@
-"""Convolutions whose image is copied once, with its border, instead of once for every window.
+"""When a convolution on a CPU copies its image once, with a padded border, instead of packing every
+window.
 
 A result at place p takes from the image what lies at stride * p + dilation * t, for each tap t of
 the window. Elements that a stride leads to from the same tap are a *phase*: what is apart by the

@@ -1,4 +1,5 @@
-"""The `MmaPlan` of a convolution of planes with the pool behind it (`region.forms.planes`).
+"""Choosing an `MmaPlan` for a convolution in channels-first layout with the pooling behind it
+(`region.forms.planes`).
 
 A plan's `tile` is all filters, two lines of 64 columns of sums, and the channels of a step; every
 consumer has tiles of its own.

@@ -1,4 +1,4 @@
-"""Rows on a GPU: what a kernel with reductions looks like to a plan, and choosing one.
+"""Row reductions on a GPU: regular and irregular kernels, and choosing a `RowPlan`.
 
 A row is a point of the axes that no reduction removes. Kernels whose reductions all run over the
 same axes are *regular*: several threads can share a row. The others are computed by one thread per

@@ -1,5 +1,5 @@
-"""Plans of kernels with stages on a GPU: blocks that walk down strips of rows, which shared memory
-keeps.
+"""Plans for fused stages on a GPU: blocks slide down strips of rows, which are kept in shared
+memory.
 
 vector        neighbouring columns of the results that each thread has
 tile          rows of a strip, by the axis that slides, and columns of a block, by the last axis

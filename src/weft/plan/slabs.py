@@ -1,4 +1,4 @@
-"""Convolutions on SM90 that read their windows from slabs of the image, and when they are faster.
+"""When an SM90 convolution reads its windows from slabs of the image in shared memory.
 
     taps     every tap of windows is copied by itself, place by place
     slab     what windows at 8 x 8 places reach is copied once

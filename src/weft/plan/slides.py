@@ -1,5 +1,6 @@
-"""Plans of kernels with stages on a GPU: warps that walk down strips of rows, which registers keep.
-Where these do not, shared memory does (`plan.shared_slides`), and `local_edges` says so.
+"""Plans for fused stages on a GPU: warps slide down strips of rows, which are kept in registers.
+Where registers do not suffice, shared memory does (`plan.shared_slides`), and `local_edges` says
+so.
 
 vector        neighbouring columns of the results that each lane has
 tile          rows of a strip, by the axis that slides, and columns of a block, by the last axis

@@ -1,4 +1,5 @@
-"""Plans of kernels with stages: how many rows a piece computes, and how many rows rings hold.
+"""Plans for kernels with fused stages: how many rows a piece computes, and how many rows the ring
+buffers hold.
 
 A plan calls axes and stages by their place: the axes of the results are `i0`, `i1`, ..., the stages
 `s0`, `s1`, ..., and what comes after them `body`. With `i0` the axis that slides, a stage is

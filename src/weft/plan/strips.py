@@ -1,5 +1,5 @@
-"""Strips on a GPU: rows that overlap, of which a thread takes several neighbours, with what they
-have in common read once. Depthwise convolutions, their gradients, and pooling are such rows.
+"""Strips of overlapping rows on a GPU (depthwise convolutions, their gradients, pooling): a thread
+takes several neighbours and reads common elements once.
 
     strip   `rows_per_thread` rows: along the innermost axis on which rows overlap first, then,
             where it takes all of them, along the next

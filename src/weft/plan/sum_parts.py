@@ -1,4 +1,5 @@
-"""Into how many parts a plan divides the sums of a contraction, and how the parts become one.
+"""Split-K: into how many parts a plan divides the sums of a contraction, and how the parts become
+one.
 
 split_k N                            serial: each part is added to the ones before it, in turn
 algo_choice matmul splitk_serial_N   the same

@@ -1,5 +1,4 @@
-"""Blocks of two axes, for elementwise kernels whose operands lie along another axis than their
-results (`region.forms.crossing`)."""
+"""Block sizes for elementwise kernels with transposed operands (`region.forms.crossing`)."""
 
 from __future__ import annotations
 

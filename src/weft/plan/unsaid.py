@@ -1,4 +1,4 @@
-"""What a text of a product's plan need not say.
+"""Default words of the plan language: what the text of a product's plan need not say.
 
 A field that follows from others may be left out: how warps work together and how many there are
 from the template and its tiles (`following`), how operands lie and which axes have a rest from the

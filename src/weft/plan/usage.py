@@ -1,5 +1,5 @@
-"""How well a kernel uses a GPU under a plan: `occ` and the efficiency of document 2's sections 5
-and 6, which its estimate of the time divides by. A CPU's loops say more (`codegen.cpu.price`).
+"""Occupancy and efficiency of a kernel on a GPU (document 2, sections 5 and 6), by which the
+estimate of its time is divided. A CPU's loops say more (`codegen.cpu.price`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What holds of every plan, on its own and on its target: ranges, divisibility, and resources.
+"""The verifier of plans: ranges, divisibility, and resources of the target.
 
 What depends on the kernel as well (strides, dtypes, epilogues) is for the templates' `accepts`.
 """

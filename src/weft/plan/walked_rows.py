@@ -1,4 +1,5 @@
-"""Rows that a block takes one after the other while it adds up their columns (GPU).
+"""Plans for row reductions with column sums on a GPU: a block takes rows one after the other and
+adds up their columns.
 
 A part of the rows is a block's. Its threads keep a sum for each of their columns in registers, all
 the way, and one row beside them, or several. As many rows are taken side by side as the registers

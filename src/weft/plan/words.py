@@ -1,4 +1,4 @@
-"""The words of the plan language on every kind of kernel but products, which `plan.dsl` reads.
+"""The plan language for all kernels but products, which `plan.dsl` reads.
 
 A program of statements changes the plan that was chosen for a kernel. A statement is a field of the
 plan and its value (`threads 128`), or one of the words below; what a kernel has no use for is

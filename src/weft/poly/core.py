@@ -1,4 +1,5 @@
-"""Poly Core: what may be computed inside of what, and how much of it a tile then needs.
+"""Poly Core: whether one computation may be fused into another, and how much of it a tile then
+needs.
 
 The functions take plain statements: a domain of named axes, reads (an index per read, in the
 statement's axes) and the size of an element. In SSA anti and output dependences are empty and a

@@ -1,6 +1,7 @@
-"""What an edited view must have in common with the one that was made: which blocks there are, what
-they compute and over which domains. How they read (maps, guards, fills, the ranges of params) is
-free, and so is which chains are named; dependences and the roles of axes must follow from it."""
+"""Checks of an edited view against the one that was made: the same blocks, computing the same over
+the same domains. How they read (maps, guards, fills, the ranges of params) is free, and so is which
+chains are named; dependences and the roles of axes must follow from it.
+"""
 
 from __future__ import annotations
 

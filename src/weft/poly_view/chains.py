@@ -1,4 +1,4 @@
-"""Recognising chains of blocks: a softmax of rows, an attention around one, and streams.
+"""Recognising chains of blocks: softmax, attention, and its gradients (streams).
 
     row_softmax = reduce(max) , sub , exp , reduce(sum) , div           over the same rows
     attention   = contraction , ewise* , row_softmax , ewise* , contraction

@@ -1,4 +1,4 @@
-"""Recognising sums of products: which axes are rows, columns, batch and depth.
+"""Recognising matrix products and their axes: rows, columns, batch and depth.
 
 Two reads under a `mul` under a `reduce(sum)` are a contraction when both depend on every reduced
 axis and at least one other axis belongs to one of them alone. It is a convolution when an index

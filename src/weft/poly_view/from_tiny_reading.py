@@ -1,5 +1,4 @@
-"""Reads of Tiny values on their way to accesses: an index, the guards it has met, and the casts it
-may pass."""
+"""Composing reads of Tiny values into accesses: an index, its guards, and the casts on the way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of several processes beside each other: what each computes, line by line.
+"""Comparing the programs of several ranks, line by line.
 
 Every rank of a mesh traces its function for itself, and all of them must come to one program. The
 lines say all that a program computes, its constants included, and nothing of where it was written:

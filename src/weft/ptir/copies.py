@@ -1,4 +1,6 @@
-"""Copies: the wire returns parameters of a body through an instruction that only repeats them."""
+"""Copies of parameters: the wire format returns a parameter of a body through an instruction that
+only repeats it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loops whose number of steps is known, as scans.
+"""While loops with a known number of steps, rewritten as scans.
 
     before   while: i < 8 with carries (i, x...), of which i begins at 0 and grows by 1
     after    scan over 8 steps with the same carries

@@ -1,4 +1,4 @@
-"""Legalisation: ops that somebody does not know, written as ops that everybody does.
+"""Legalisation: ops that a backend does not know, rewritten in ops that it knows.
 
 `decompose` replaces every op that has a rule in `DECOMPOSITIONS` and that the caller does not keep.
 `portable` is the same for readers of the public contract: it keeps nothing, and refuses by name

@@ -1,4 +1,4 @@
-"""What the ranks of a mesh exchange in a program, in sentences."""
+"""Reports of the collectives in a program: what the ranks of a mesh exchange, in sentences."""
 
 from __future__ import annotations
 

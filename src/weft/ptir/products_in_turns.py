@@ -1,4 +1,5 @@
-"""Products that are too large to be kept, made and used up in turns.
+"""Products too large to store (such as the logits of a large vocabulary), computed and used in
+chunks of rows.
 
     logits = x @ w.T                       scan over groups of rows of x and the targets:
     loss = cross_entropy(logits, y)   ->       the rows' logits, their losses, their slopes,

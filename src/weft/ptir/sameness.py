@@ -1,4 +1,4 @@
-"""Which values of a program may differ between the ranks that run it.
+"""Rank analysis: which values of a program may differ between the ranks that run it.
 
 Programs with collectives run on every rank of a mesh. The classes of a value (`Classes`) say which
 ranks have the same: they are found from the parameters on, instruction by instruction. What is

@@ -1,5 +1,6 @@
-"""Slots: the tensors of a body by name. A slot is the id of a value, and for an element of a tuple
-its index; deeper elements have no name in PTIR, and a tuple inside a tuple is one slot."""
+"""Slots: names for the tensors of a body. A slot is the id of a value, and for an element of a
+tuple its index; deeper elements have no name in PTIR, and a tuple inside a tuple is one slot.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""From a program with dynamic dims to one without, for given sizes; and values that would then
-exceed the limits, named before they are made.
+"""Specialisation: from a program with dynamic dims to one for given sizes; and values that would
+then exceed the limits, named before they are made.
 
 PTIR has no shapes that depend on data: once the inputs are known, every dim is. Specialising walks
 the program with concrete types, binds each derived symbol where it is first declared, and checks

@@ -1,4 +1,4 @@
-"""A program for whole tensors as the program of one rank of a mesh.
+"""SPMD partitioning: a program for whole tensors as the program of one rank of a mesh.
 
     f: (x: f32[8, 4], w: f32[4, 6]) -> f32[8, 6]
     split_program(f, mesh(data=2), [{0: "data"}, {}]): (x: f32[4, 4], w: f32[4, 6]) -> f32[4, 6]

@@ -1,4 +1,4 @@
-"""A body under construction whose values are terms: what program transformations write on.
+"""A body under construction whose values are terms, for program transformations.
 
 Instructions are typed where they are appended, so that whatever a tape holds verifies. A tape is
 filled from three sources: rules emit ops by name, existing instructions are replayed on other

@@ -1,4 +1,4 @@
-"""A program over many values at once.
+"""vmap: a program over a batch of values.
 
     f: (x: f32[3], w: f32[3, 3]) -> f32[3]
     vmap(f, 8, [0, None]): (x: f32[8, 3], w: f32[3, 3]) -> f32[8, 3]

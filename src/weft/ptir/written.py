@@ -1,4 +1,4 @@
-"""Values of a program that is being written, with Python's operators, and what writes it.
+"""The common interface of all writers of PTIR, and their values with Python's operators.
 
 There is one way to write PTIR: an emitter appends ops by name and hands out values. `Symbolic` is
 what all these values are, whoever the emitter is: terms of rules and passes, values of the builder

@@ -1,1 +1,1 @@
-"""Region Buffer SSA: what is one kernel (document 2, sections 1.5 and 4)."""
+"""Region: kernels as SSA over axes (document 2, sections 1.5 and 4)."""

@@ -1,5 +1,6 @@
-"""What edited kernels must have in common with those that were made: the tensors that the program
-is given and those that it hands out. What happens between them is free."""
+"""Checks of edited kernels against those that were made: the same inputs and outputs of the
+program. What happens between them is free.
+"""
 
 from __future__ import annotations
 

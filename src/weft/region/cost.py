@@ -1,4 +1,4 @@
-"""What a kernel costs before anybody planned it: operations, and bytes to and from memory.
+"""A cost estimate of kernels before planning: operations, and bytes to and from memory.
 
 Every tensor counts once, however often it is read: a row or tile that is read again is on chip. The
 exception are rows too long to keep, which are read again for each reduction over them.

@@ -1,4 +1,5 @@
-"""Reductions over ranks among the kernels: when they are carried out, and which of them together.
+"""Scheduling of collectives among the kernels: when reductions over ranks are carried out, and
+which of them together.
 
 An exchange goes on while kernels run, until something reads what it gives. So what needs no result
 of one comes before what does, and the exchanges stand in the order in which their operands are

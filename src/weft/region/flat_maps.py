@@ -1,5 +1,4 @@
-"""Maps that go through memory from one end to the other, and what makes two of them the same but
-for their size.
+"""Elementwise kernels over contiguous memory, and when two of them differ in size alone.
 
     m[i, j] <- 0.9 m[i, j] + 0.1 g[i, j]      over 768 x 3072
     m[i]    <- 0.9 m[i] + 0.1 g[i]            over 768

@@ -1,4 +1,4 @@
-"""What a kernel is, to those who plan it and write its code.
+"""The form of a kernel (map, rows, product, attention, ...), for planning and code generation.
 
     Form = Map(crossing) | Row(rows) | Product(rows, problem, epilogue)
          | Convolution(rows, problem, epilogue, windows) | Attention(rows, parts)

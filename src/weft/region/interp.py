@@ -1,4 +1,4 @@
-"""Playback: kernels executed on NumPy arrays exactly as `ir.py` says, slowly and obviously.
+"""The reference interpreter of kernels: NumPy, exactly as `ir.py` says, slow and obvious.
 
 A value is held as an array with one dimension per axis of the kernel, in order, of extent 1 for
 axes that it does not live over; NumPy's broadcasting is then the rule that an operand is the same

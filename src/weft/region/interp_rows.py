@@ -1,5 +1,5 @@
-"""Playback of a kernel with stages as a plan has it: strip by strip, tile by tile and row by row,
-in rings.
+"""An interpreter of fused stages under a plan: strip by strip, tile by tile and row by row, in ring
+buffers.
 
 What a ring does not hold any more, or does not hold yet, is NaN or another odd number.
 """

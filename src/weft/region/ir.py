@@ -1,5 +1,4 @@
-"""Region Buffer SSA: kernels. Only kernel outputs exist in memory; inside, values are SSA over
-axes.
+"""Region Buffer SSA: kernels. Only kernel outputs are buffers; inside, values are SSA over axes.
 
     Module  = tensors, kernels in order, inputs and outputs by tensor name
     Kernel  = axes, inputs, stages, body [Let], outputs, form (what it is: `form.py`)

@@ -1,4 +1,4 @@
-"""What a kernel reads along its rows, and how often."""
+"""Row traffic of a kernel: what it reads along its rows, and how often."""
 
 from __future__ import annotations
 

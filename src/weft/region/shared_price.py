@@ -1,4 +1,4 @@
-"""What a kernel with stages takes on a GPU, with its rows in shared memory.
+"""The cost model of fused stages on a GPU, with their rows in shared memory.
 
 A unit has some blocks at once, as many as its shared memory has room for. A step of all of them
 takes as long as the words that they take from rings, beside which they compute; a step of one waits

@@ -1,4 +1,4 @@
-"""What a kernel with stages takes on a GPU, with its rows in registers.
+"""The cost model of fused stages on a GPU, with their rows in registers.
 
 Warps are many, and a unit takes turns between those that it has room for. A step of all of them
 takes as long as their instructions; a step of one waits for what it is made of, which the others

@@ -1,4 +1,4 @@
-"""What makes two kernels the same: `structure_key` forgets names and keeps everything else.
+"""Structural keys of kernels: `structure_key` forgets names and keeps everything else.
 
 Tensors, axes, params and Lets are renamed by position, so equal layers of a model have one key and
 are planned and compiled once. Whether a tensor is an input, a parameter or internal is forgotten

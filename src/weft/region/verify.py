@@ -1,5 +1,4 @@
-"""What holds of every module: names, axes, dtypes, reads in range, each output element written
-once.
+"""The verifier of kernels: names, axes, dtypes, reads in range, each output element written once.
 
 Ranges are proved by interval arithmetic over axes and params. That an index reaches every element
 of a tensor exactly once is proved by reading it as a mixed-radix number. Where neither suffices,

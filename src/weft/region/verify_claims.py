@@ -1,5 +1,6 @@
-"""What a kernel says of itself that follows from its body: pattern, roles of the axes, which axes
-are reduced, which outputs end an epilogue. Plans and templates believe it, so it must be so."""
+"""Verification of what a kernel claims about its body: pattern, roles of the axes, reduced axes,
+epilogue outputs. Plans and templates rely on it.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Carrying compiled programs out: executor, threads, caches, drivers. Knows no IR."""
+"""Running compiled programs: executor, threads, caches, drivers. Knows no IR."""

@@ -1,4 +1,4 @@
-"""What code generation hands to the runtime: plain records, no IR.
+"""Artifacts, which code generation hands to the runtime: plain records, no IR.
 
     Artifact = buffers, kernels (machine code by symbol), steps, inputs, outputs
     Step     = Launch(kernel, buffers) | CopyBuffer | HostCall(call, buffers)

@@ -1,4 +1,4 @@
-"""Large blocks of memory, used again.
+"""A pool of large memory blocks.
 
 Writing into memory that is fresh from the system costs a page fault every few kilobytes: a copy
 runs several times slower than into memory that was written before. Blocks that results were in are

@@ -1,4 +1,5 @@
-"""The board: where the ranks of one machine write what they are at, for each other's messages.
+"""The board: a shared file in which the ranks of a machine write what they are doing, for error
+messages.
 
 It is a file with a line for each rank, which all of them map into memory. A rank that waits too
 long reads there where the others are, and a launcher whether the process of a rank is gone. Beside

@@ -1,4 +1,4 @@
-"""A process that compiles: LLVM IR comes in, object code goes out, until the pipe is closed."""
+"""A worker process of LLVM: IR comes in, object code goes out, until the pipe is closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machine code for many modules, from the disk or made by several processes at once.
+"""Compiling many modules: from the disk cache, or by several worker processes at once.
 
 LLVM compiles one module at a time in a process, however many threads ask, and NVRTC reads one
 source at a time. Where there is much to compile and more than one processor, further processes

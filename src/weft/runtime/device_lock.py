@@ -1,4 +1,4 @@
-"""One at a time on a device: processes of one machine that measure take turns.
+"""A lock for measuring on a device: processes of one machine take turns.
 
 A turn is a lock on a file, which ends with its process, however that ends.
 """

@@ -1,5 +1,5 @@
-"""Memory of the host as tensors: aligned, at an address, under another shape; and where the
-elements of an array begin.
+"""Host memory as tensors: aligned, at an address, under another shape; and where the elements of an
+array begin.
 
 NumPy's own answer to that, `array.ctypes.data`, takes a microsecond or two: longer than a small
 kernel. In CPython the object of an array begins with the head that all objects have, and the

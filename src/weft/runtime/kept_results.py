@@ -1,6 +1,5 @@
-"""Results that a run need not make: those that a program keeps from run to run, which it makes of
-its parameters alone, as filters in the order in which kernels read them; and outputs that are
-inputs.
+"""Results that a run can skip: those that a program keeps from run to run since they depend on its
+parameters alone, such as repacked weights; and outputs that are inputs.
 
 Whoever calls a program may say that some inputs are a *holder's*, and the same as long as it is.
 When the same holder comes again, what is made of its inputs alone moves to memory of its own, and

@@ -1,4 +1,4 @@
-"""Exchanges between ranks that go on while kernels run.
+"""Overlap of exchanges between ranks with kernels.
 
 An exchange begins when its operands are there, and has to be over before the first step that
 touches its memory, before control flow, and before the end of the run: where that is follows from

@@ -1,4 +1,4 @@
-"""An artifact as bytes: JSON, and after it the machine code and the constants as they are.
+"""Serialisation of artifacts: JSON, then machine code and constants as they are.
 
     magic, length of the JSON, JSON {blobs: lengths, symbols, notes, warned, lines, artifact}, blobs
 

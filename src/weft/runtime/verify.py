@@ -1,5 +1,5 @@
-"""What must hold of an artifact that comes from disk before anything of it is linked: every number
-in it names something that is there, and no step reaches beyond the memory it is given.
+"""The verifier of artifacts from disk, before anything is linked: every number names something that
+is there, and no step reaches beyond the memory it is given.
 
 What machine code does cannot be checked. It is bound to its key (`cache`): an artifact that is
 whole was made by this version of Weft for this program.

@@ -1,4 +1,4 @@
-"""Native calls that somebody may want to stop."""
+"""Interruptible native calls."""
 
 from __future__ import annotations
 

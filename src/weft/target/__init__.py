@@ -1,1 +1,1 @@
-"""What a machine is: its features, its limits, what it was measured to do, and what that costs."""
+"""Machines: features, limits, measured rates, and cost models."""

@@ -1,4 +1,4 @@
-"""The matrix instructions of a GPU: what they multiply, what they add up in, how deep they are.
+"""The matrix instructions of a GPU: operand types, accumulator type, depth.
 
     acc[rows x columns] += a[rows x k] b[k x columns]
 

@@ -1,4 +1,4 @@
-"""The forms of SM90's matrix kernels: tiles of the result, and who computes and stores them.
+"""Kernel forms on SM90: tile shapes, and which warps compute and store.
 
 How long each takes is for `target.matrix_time` to say.
 """

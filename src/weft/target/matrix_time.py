@@ -1,4 +1,4 @@
-"""How long a contraction takes on SM90, form by form, in cycles of a unit.
+"""The cost model of products on SM90, form by form, in cycles of an SM.
 
     step  = either(either(multiplied, shared memory), lines of a tile / a unit's rate)
     tile  = steps * step + what storing its result adds

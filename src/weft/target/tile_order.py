@@ -1,4 +1,4 @@
-"""In which order tiles that all run at once are given to blocks.
+"""The order of tiles in one wave of blocks, for reuse in the second-level cache.
 
 Blocks go to units in the order of their numbers, sixteen in a row to one cluster of units (an
 H200's blocks 16 to 31 share one, blocks 32 to 47 the next). What several blocks of a cluster of

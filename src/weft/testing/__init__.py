@@ -1,6 +1,7 @@
-"""For authors of backends and of ops: random programs, comparison with the reference, reduction of
+"""For authors of backends and ops: random programs, comparison with the reference, reduction of
 failing programs. Strategies for property tests are in `weft.testing.strategies`, which needs
-Hypothesis."""
+Hypothesis.
+"""
 
 from weft.testing.check import Checked, check_results
 from weft.testing.compare import Deviation, Report, compare, disagrees

@@ -1,5 +1,5 @@
-"""A program while it is being made up: a tape of instructions on which parameters may be asked for
-at any time. `build` plays it back through `weft.ptir.Builder`, parameters first.
+"""A program under construction as a tape of instructions on which parameters may be added at any
+time. `build` replays it through `weft.ptir.Builder`, parameters first.
 
 Every value is typed twice: as the program declares it, with symbols, and with the sizes that the
 inputs will have.

@@ -1,4 +1,5 @@
-"""What a random program knows about the elements of each of its values, without computing them.
+"""Value facts: what a random program knows about the elements of each of its values, without
+computing them.
 
 Two questions decide which op may follow a value:
 

@@ -1,4 +1,4 @@
-"""Looking inside a program: every value as a result, prefixes, and regions on their own.
+"""Instrumenting a program: every value as a result, prefixes, and regions on their own.
 
 Everything here works on *settled* programs: without symbols, and with explicit random streams, so
 that leaving an instruction out changes no random number.

@@ -1,4 +1,4 @@
-"""Making up what fresh data looks like: a range, and for floats a grid on which they are exact."""
+"""Choosing random inputs: a range, and for floats a grid on which they are exact."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much a program magnifies rounding errors: the reference, run with every rounding disturbed.
+"""Numerical sensitivity of a program: the reference run with every rounding disturbed.
 
 A backend may round differently from the reference wherever the contract allows it: other sums,
 other functions, fused multiply-adds. What such differences grow to downstream depends on the

@@ -1,4 +1,4 @@
-"""The same program beyond the precision of its dtypes: every float is f64, every complex cf64.
+"""A program in higher precision: every float becomes f64, every complex cf64.
 
 The reference backend on the widened program gives what `weft.testing.tolerance` calls exact. A cast
 to a narrower float rounds nothing there; casts to integers, comparisons and everything else that

@@ -1,5 +1,6 @@
-"""What an edited graph must have in common with the one that was made: what is given and what is
-handed out. Everything between them is free."""
+"""Checks of an edited graph against the one that was made: the same inputs and outputs. Everything
+between them is free.
+"""
 
 from __future__ import annotations
 

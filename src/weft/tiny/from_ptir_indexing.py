@@ -1,4 +1,4 @@
-"""From PTIR to Tiny: places that data names, sorting and searching, random numbers.
+"""From PTIR to Tiny: gather, scatter, sorting and searching.
 
 What reads where data says is a `Gather` behind a `Check`. What writes there, and what sorts, stays
 whole as one of the records of `foundation.whole_ops`, on operands brought into the order that the

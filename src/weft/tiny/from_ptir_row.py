@@ -1,4 +1,4 @@
-"""What a row of the lowering from PTIR is."""
+"""The type of a row in the table of lowerings from PTIR."""
 
 from __future__ import annotations
 

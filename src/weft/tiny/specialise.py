@@ -1,4 +1,4 @@
-"""A Tiny graph with symbols as sizes, made for given sizes."""
+"""A Tiny graph with symbolic sizes, specialised to given ones."""
 
 from __future__ import annotations
 

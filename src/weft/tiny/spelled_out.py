@@ -1,4 +1,4 @@
-"""Functions that programs spell out, known by their names on the way into Tiny.
+"""Recognising functions that programs spell out (such as gelu) on the way into Tiny.
 
     (x * 0.5) * (erf(x / sqrt(2)) + 1)    ->    gelu(x)
     x <= 0 ? 0 : x                        ->    relu(x)

@@ -1,4 +1,4 @@
-"""Raising: formulas in simple ops found again as the coarse ops that they are.
+"""Raising: pattern matching of simple ops back into the coarse ops that they spell out.
 
     before   div(exp(sub(x, max)), sum)  ...
     after    byteir.softmax(x)

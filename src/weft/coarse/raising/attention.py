@@ -1,4 +1,5 @@
-"""Attention: two products with a softmax between them, the scale and the masks wherever they stand.
+"""Raising of attention: two products with a softmax between them, the scale and the masks wherever
+they stand.
 
     scores = factor * (q . k) + masks       factors on q, k, the product, or before a mask
     result = softmax(scores) . v

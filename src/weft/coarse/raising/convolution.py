@@ -1,4 +1,6 @@
-"""Convolutions: patches times a matrix, of one group or of several, with a bias or without."""
+"""Raising of convolutions: patches times a matrix, of one group or of several, with a bias or
+without.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""gelu, in either form and whatever the order of its products and sums."""
+"""Raising of gelu, in either form and whatever the order of its products and sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search finds: the coarse op that an instruction is the last step of."""
+"""The result of a match: a coarse op, and the instruction that is its last step."""
 
 from __future__ import annotations
 

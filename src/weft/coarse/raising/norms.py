@@ -1,4 +1,4 @@
-"""layer_norm and l2_norm: by roots or their inverses, by divisions or products."""
+"""Raising of layer_norm and l2_norm: by roots or their inverses, by divisions or products."""
 
 from __future__ import annotations
 

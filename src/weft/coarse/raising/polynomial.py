@@ -1,4 +1,4 @@
-"""Polynomials of a few values, told from sums and products in any order."""
+"""Polynomials of a few values, recognised in sums and products in any order."""
 
 from __future__ import annotations
 

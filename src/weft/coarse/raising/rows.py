@@ -1,4 +1,4 @@
-"""softmax and log_softmax: shifted by the largest element, by a division or a product."""
+"""Raising of softmax and log_softmax: shifted by the maximum, by a division or a product."""
 
 from __future__ import annotations
 

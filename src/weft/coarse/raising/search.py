@@ -1,5 +1,5 @@
-"""Looking for a formula in a body: who defines a value, and what it is once casts of shape and
-constant factors are taken off.
+"""Helpers of the pattern matcher: the definition of a value, without casts of shape and constant
+factors.
 
 A `Search` remembers the instructions that it has taken as parts of the formula. `first` tries
 alternatives and forgets what those that failed have taken. Constants are never parts: many formulas

@@ -1,4 +1,5 @@
-"""Attention whose axes stand in any order, as einsums and `jax.nn.dot_product_attention` write it.
+"""Raising of attention whose axes stand in any order, as einsums and `jax.nn.dot_product_attention`
+write it.
 
     weights = softmax(factor * dot_general(q, k) + masks)        axes in one order, or another
     result  = dot_general(weights, v), or dot_general(v, weights)

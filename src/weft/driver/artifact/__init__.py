@@ -1,1 +1,1 @@
-"""Artifacts in the making: the kernels of a program's bodies as steps over slots of memory."""
+"""Artifacts: the kernels of a program and the steps that launch them, over slots of memory."""

@@ -1,5 +1,6 @@
-"""The artifact of a program: the steps of its body, and in them those of the bodies of its branches
-and loops, over one list of kernels."""
+"""Assembling an artifact: the steps of the main body, and in them those of branches and loops, over
+one list of kernels.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Branches and loops as steps: the bodies of control-flow ops put into the list of the body around
-them, entered and connected by jumps.
+"""Branches and loops as steps of an artifact: the bodies become part of the list of steps,
+connected by jumps.
 
 Each body is assembled once, over slots of its own (its parameters, its outputs, its arena), and put
 in wherever it is used, with slots of the surroundings in their place. Its memory is a frame behind

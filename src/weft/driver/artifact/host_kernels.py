@@ -1,4 +1,4 @@
-"""Kernels that no template of a target carries out: the host plays them back.
+"""Kernels without a template on the target, which the host interprets.
 
 A call is the text of the kernel alone, with the tensors it touches and the reason why it is the
 host's; an op that no kernel expresses is a call of `opaque`.

@@ -1,5 +1,6 @@
-"""What all code generators share on the way to an artifact: keys of kernels, buffers as slots of
-the parameter block, steps in order."""
+"""The common part of code generators on the way to an artifact: keys of kernels, buffers as slots,
+steps in order.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Programs for the CPU on their way into this process: what their machine code depends on, and how
-it comes to run."""
+"""Linking of CPU programs into this process: what their machine code depends on, and how it comes
+to run.
+"""
 
 from __future__ import annotations
 

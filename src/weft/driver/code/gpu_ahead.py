@@ -1,4 +1,4 @@
-"""Plans, CUDA text and machine code of kernels by other processes, while stages still run.
+"""Compiling ahead: worker processes plan kernels and compile CUDA while later stages still run.
 
 Python works on one kernel after the other, and NVRTC takes longer for some of them than Python for
 all: where there is much to compile, processes work out plans and text of each structure of kernels

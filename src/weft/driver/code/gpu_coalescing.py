@@ -1,4 +1,4 @@
-"""Plans whose blocks use what they ask memory for: document 2's section 10 on coalescing.
+"""Replanning of kernels whose memory accesses are badly coalesced (document 2, section 10).
 
 Rows and elementwise kernels with an operand that lies across the others, as in `x + y.T`, may move
 many bytes for each that they use (`codegen.gpu.coalescing`). Such a plan moves down its list, to

@@ -1,5 +1,6 @@
-"""Programs for a GPU on their way to it: what their machine code depends on, and how it comes to
-run. The device is opened by the first run; its kind alone decides what is built."""
+"""Linking of GPU programs: what their machine code depends on, and how it comes to run. The device
+is opened by the first run; its kind alone decides what is built.
+"""
 
 from __future__ import annotations
 

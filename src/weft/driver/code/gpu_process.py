@@ -1,5 +1,6 @@
-"""A process that works beside the stages for GPUs: tasks of kernels come in and plans and CUDA text
-go out, or CUDA text comes in and machine code goes out, until the pipe is closed."""
+"""A worker process for GPU compilation: tasks of kernels come in and plans and CUDA text go out, or
+CUDA text comes in and cubins go out, until the pipe is closed.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""GPU kernels that somebody edited, run by the dialect's interpreter: threads wait for one another
-wherever they must.
+"""A race check of edited GPU kernels, by the dialect's interpreter.
 
 The interpreter runs every thread, so that large kernels are beyond it: it stops when its budget is
 spent, and what was not looked at is said.

@@ -1,5 +1,5 @@
-"""Kernels whose machine code is not what their plans promise move on to other plans: document 2's
-section 10.
+"""Replanning of kernels whose machine code spills registers or breaks another promise of its plan
+(document 2, section 10).
 
 A plan moves where the compiler spilled registers, left a unit fewer blocks than the kernel was made
 for, or serialised its matrix instructions (its remarks C75xx): to one that leaves no group of these

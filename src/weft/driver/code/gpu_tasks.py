@@ -1,5 +1,5 @@
-"""The work on the kernels of one structure, which another process can do as well: their plan, and
-the CUDA text of those that become different code.
+"""Compilation tasks that a worker process can do as well: the plan of a kernel class, and the CUDA
+text of its kernels.
 
 Everything that it depends on is part of the task, so that whoever does it finds the same. Tasks go
 to other processes in the forms of the stages' texts, and so do plans that come back.

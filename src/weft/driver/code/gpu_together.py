@@ -1,5 +1,5 @@
-"""Kernels that one launch carries out: those of one text that make results of the program, as an
-optimiser does of every tensor of a model.
+"""Horizontal fusion of launches: equal kernels that make results of the program, as an optimiser
+does of every tensor of a model, become one launch.
 
 They follow one another among the kernels, and none of them touches memory that another one writes:
 then their order means nothing. What makes them one text is `region.flat_maps`; beside that their

@@ -1,5 +1,5 @@
-"""Plans that code generation can carry out: the planner's choice, or, where its template refuses
-it, the next best one.
+"""Choosing plans that code generation can carry out: the planner's choice, or, where its template
+refuses it, the next best one.
 
 On GPUs a contraction is tried with the matrix instructions of its target (without a deferred
 epilogue where its result does not suit one), then with those of SM80, then with multiply-adds of

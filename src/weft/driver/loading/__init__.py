@@ -1,1 +1,1 @@
-"""What is loaded by name: parts of Weft, and what other packages add, behind checks."""
+"""Loading by name: parts of Weft, and plugins of other packages, behind checks."""

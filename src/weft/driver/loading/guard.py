@@ -1,4 +1,4 @@
-"""A backend of somebody else's behind checks: what it raises and what it answers is its own fault.
+"""Checks around a plugin backend: errors that it raises and wrong answers are reported as its own.
 
 Weft's own backends are not wrapped: an exception in one of them is a bug in Weft.
 """

@@ -1,4 +1,4 @@
-"""Parts of Weft that are loaded when they are needed, by the name of their module.
+"""Modules of Weft that are imported when they are first needed.
 
 Whoever compiles nothing needs none of the compiler's packages; whoever compiles and lacks one is
 told which.

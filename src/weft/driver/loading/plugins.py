@@ -1,5 +1,5 @@
-"""What other packages add to Weft: found by name, loaded when it is asked for, checked when it
-comes in, and named when it fails.
+"""Plugins of other packages: found by entry point, loaded when asked for, checked when they come
+in.
 
 A plug-in is an object with the members of a protocol. A `Registry` holds those of one kind: Weft's
 own, those that were registered in this process, and those that installed packages announce in an

@@ -1,1 +1,1 @@
-"""Compiled programs: which sizes share one, and how they are kept on disk."""
+"""Compiled programs: which sizes share one, and the cache on disk."""

@@ -1,4 +1,5 @@
-"""Whole programs on disk: another process that compiles the same program links it and is done.
+"""The cache of whole programs on disk: another process that compiles the same program links it and
+is done.
 
 The key is made of everything that a compilation depends on: the program, what its inputs are, the
 stages that were given as text, the target, the limits in force, what was tuned, Weft itself, and

@@ -1,4 +1,4 @@
-"""Shape sets: how a program with dynamic dims meets many sizes with few compiled programs.
+"""Shape sets: buckets of sizes, so that a program with dynamic dims needs few compiled programs.
 
 A `ShapeSet` says for each dim up to which size inputs are filled. All sizes that are filled up to
 the same ones form a *cluster* and share one compiled program; where filling up would change a

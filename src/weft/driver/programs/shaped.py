@@ -1,4 +1,4 @@
-"""A compiled program with dynamic dims whose sizes share programs, as a shape set says.
+"""A compiled program with dynamic dims, with one program for each bucket of its shape set.
 
 Every cluster of sizes has an executable of its own, compiled from a static program; inputs are
 filled up for it, it is told the real sizes, and its results are cut.

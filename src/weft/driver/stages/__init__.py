@@ -1,1 +1,1 @@
-"""The way through the stages: what a stage is, and what is carried from one to the next."""
+"""The pipeline's stages: what a stage is, and what is passed from one to the next."""

@@ -1,4 +1,4 @@
-"""Which algorithms the ops of a program allow, and plans within them.
+"""The algorithms that an op allows (direct, Winograd, ...), and the plans within each.
 
 `algo_set` is an attribute of attention and convolution, which are decomposed before kernels are
 made. What follows values through that are the user's lines, so here an op lends the instructions it

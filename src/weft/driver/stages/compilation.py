@@ -1,5 +1,5 @@
-"""A program on its way through the stages, what a stage is, and how hard the compiler looks for
-what becomes one kernel.
+"""The state of a compilation: the program on its way through the stages, and how much effort fusion
+may take.
 
 An error about a kernel names an instruction that the kernel computes, and the line of the user that
 wrote it (`naming_lines`); what somebody edited keeps the lines of what stayed as it was.

@@ -1,6 +1,5 @@
-"""What became of every edge of a program: for each value that another one is computed from, whether
-it is computed where it is read, is a stage of the kernel that reads it, or is stored, with what
-that takes and what the next best choice would.
+"""The fusion report: for each value that another one is computed from, whether it is inlined, a
+stage of the reading kernel, or stored, with its cost and that of the next best choice.
 
 Values of which the same can be said, such as those of equal layers, are one line.
 """

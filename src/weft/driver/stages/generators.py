@@ -1,5 +1,4 @@
-"""Code generators: the last stages of the pipeline, one list for each kind of target; and linkers,
-by which what they made comes to run.
+"""Code generators and linkers: the last stages of the pipeline, one list for each kind of target.
 
 This is the one place that loads the pipeline, a generator or a linker, when there is need of it: a
 program for the CPU needs no CUDA printer, and one that is kept on disk needs a linker alone.

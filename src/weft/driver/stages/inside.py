@@ -1,4 +1,4 @@
-"""What the values inside a kernel are: for each of its Lets, the value of Poly-View that it has.
+"""From the Lets of a kernel back to the Poly-View values that they compute.
 
 Kernels that are alike share their code, so their Lets are counted from 0 in each. Which value a
 Let is follows from where a kernel's results go: walking from a result to its operands, in the

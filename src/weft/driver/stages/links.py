@@ -1,5 +1,5 @@
-"""One value through all stages: from a line of the user's code to instructions, values of Tiny,
-kernels, plans and routines, and back.
+"""Provenance: one value through all stages, from a line of the user's code to instructions, Tiny
+values, kernels, plans and routines, and back.
 
 The ids of the frontend's instructions are the names that everything else is traced to: Tiny knows
 which instructions its values came from, a kernel which it computes. What a stage takes apart, such

@@ -1,4 +1,4 @@
-"""Which values and kernels each line of a stage's text is about.
+"""Which values and kernels each line of a stage's text is about, for the explorer.
 
 A mark of a line is the id of an instruction, or -1 - n for kernel n: a line that names a value is
 about its instructions, one inside a kernel, a plan or a routine about the kernels that have it.

@@ -1,4 +1,4 @@
-"""Ops that no kernel language expresses, at the borders of the stages: on disk, and when they run.
+"""Opaque ops, which no kernel language expresses: how stages carry them, on disk and at run time.
 
 A stage after PTIR carries such an op whole and does not look inside. Its text is the op's own PTIR
 text, and the host runs it by its reference meaning.

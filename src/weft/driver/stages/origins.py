@@ -1,4 +1,4 @@
-"""What the user wrote that a step of a compiled program carries out: ops, lines, layers."""
+"""The origin of a step of a compiled program in the user's code: ops, lines, layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where values come from, said beside them in the texts of stages.
+"""Source locations as comments in the texts of stages.
 
 Every stage has names of its own; the id of the frontend's instruction and the user's line are the
 same in all of them. In JSON they are a field, elsewhere a comment: a text with them reads back as

@@ -1,4 +1,4 @@
-"""Which value of a kernel each variable of its GPU code is.
+"""From the variables of a kernel's GPU code back to its values.
 
 The dialect counts its variables anew, and a plan decides how many of them one value becomes: some
 for each element of a thread, more for the parts of a sum. Which are which follows from what they

@@ -1,4 +1,4 @@
-"""Measuring kernels, one at a time: estimates beside what it took, as document 2's log has them.
+"""Measuring kernels one at a time: estimated and real times side by side (document 2's log).
 
 The log is a CSV file that grows: kernel, pattern, FLOPs, Bytes, occ, estimate, actual, plan; times
 in seconds. How well estimates order the plans of a kernel is their rank correlation with the times

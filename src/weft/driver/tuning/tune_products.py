@@ -1,4 +1,5 @@
-"""Tuning matrix products by their sizes, and the times of their forms as data of the planner.
+"""Tuning of matrix products by size, and measured times of their tile shapes as data for the
+planner.
 
 The file that is written is what `weft.target.measured_forms` reads. It grows by a product at a
 time, so a tuner that is stopped leaves what it has measured; what is in the file is not measured

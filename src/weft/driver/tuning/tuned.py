@@ -1,4 +1,4 @@
-"""Plans that were measured to be best, kept on disk by the structure of their kernels.
+"""The database of tuned plans on disk, by the structure of their kernels.
 
 There is one table for a target on a machine. A compile takes a plan from it where there is one for
 the kernel, whatever program it was tuned in; the structure has every size in it, so each shape

@@ -1,4 +1,6 @@
-"""Ops that Weft cannot carry out run in torch: the graph is cut around them, and they are named."""
+"""Graph breaks: ops that Weft cannot carry out run in torch; the graph is cut around them, and they
+are named.
+"""
 
 from __future__ import annotations
 

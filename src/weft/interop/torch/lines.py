@@ -1,4 +1,4 @@
-"""The user's lines: torch remembers, as text, which line of the model every op comes from."""
+"""Source locations of torch graphs: which line of the model every op comes from."""
 
 from __future__ import annotations
 

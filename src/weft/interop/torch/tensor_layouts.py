@@ -1,4 +1,4 @@
-"""How tensors of a graph lie in memory, and which of its results are inputs seen another way."""
+"""Memory layouts of torch tensors in a graph, and which results are views of inputs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Functions beyond the standard that users of NumPy, PyTorch and JAX write from memory; they mean
-what NumPy's do. What is another spelling only stands at the end."""
+"""Functions beyond the array API that users of NumPy, PyTorch and JAX know; they mean what NumPy's
+do. Mere aliases stand at the end.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What the elements up to each one along an axis come to: extremes with their places, and sums of
-exponentials. Running sums and products are with the statistics."""
+"""Cumulative extremes with their positions, and cumulative log-sum-exp. Cumulative sums and
+products are with the statistics.
+"""
 
 from __future__ import annotations
 

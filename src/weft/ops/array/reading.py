@@ -1,5 +1,6 @@
-"""Reading elements where the shape of a result depends on them. It is the one thing here that
-cannot be captured, so a traced function cannot do it."""
+"""Functions whose result shape depends on elements, such as `nonzero`: they read the elements at
+once, so a traced function cannot use them.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Many tensors that are put together: a program with an operand for each of hundreds takes long to
-compile, and there are two cases that need none.
+"""Stacks of many tensors: two special cases in which a program does not need an operand for each of
+hundreds.
 
 `stack([x[i] for i in order])` puts parts of one tensor together. Where nobody has computed them and
 they stand at known places, one instruction takes them all. The places are its operand, so that

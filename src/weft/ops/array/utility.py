@@ -1,4 +1,4 @@
-"""Whether all or any elements are true, and differences of neighbours."""
+"""`all`, `any` and `diff`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows whose place is known only when a program runs."""
+"""Slices whose start is known only at run time."""
 
 from __future__ import annotations
 

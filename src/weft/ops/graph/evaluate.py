@@ -1,4 +1,4 @@
-"""Carrying out what was captured: from nodes to a signature, a compiled program, and results.
+"""Evaluation of captured nodes: from nodes to a signature, a compiled program, and results.
 
 Whatever the user still holds a tensor for is computed along with what was asked for, and so is what
 instructions need that stay behind: no work is done twice, and a loop that reads one value of many

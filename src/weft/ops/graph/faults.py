@@ -1,5 +1,6 @@
-"""What a program rejects while it is compiled or runs, told with the line of the user's code that
-wrote the instruction, and without the way through Weft."""
+"""Errors of captured programs, at compile or run time, with the line of the user's code that wrote
+the instruction.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Tensors that a call made together, as long as nobody has looked at them.
+"""Lazy groups of result tensors: the tensors of one call, which become objects when somebody looks
+at them.
 
 A step that hands a hundred tensors on, from its results to the arguments of its next call, has no
 use for a hundred nodes. What it made is one *group*: the memory of all, in order, which is given

@@ -1,5 +1,6 @@
-"""Where tracing looks in: what is compiled and what runs passes through here. Off, it costs one
-comparison a program."""
+"""Hooks for tracing and profiling: called with what is compiled and what runs. Off, they cost one
+comparison a program.
+"""
 
 from __future__ import annotations
 

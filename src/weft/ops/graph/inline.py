@@ -1,4 +1,4 @@
-"""A PTIR program written into an arena, as if its instructions had been captured there."""
+"""Inlining of a PTIR program into an arena, as if its instructions had been captured there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Where in a model an instruction is written, and an error happened: `blocks[1].qkv`.
+"""Layer paths for error messages and profiles: where in a model an instruction is written, such as
+`blocks[1].qkv`.
 
 While a module is called, what it is called by the modules around it is part of the lines of the
 instructions that are written. An error on its way out passes the calls of the modules around the

@@ -1,4 +1,4 @@
-"""Weights of few bits: whole numbers, and a scale for each group of them.
+"""Quantised weights (weight-only): small integers, and a scale for each group of them.
 
 A `Packed` stands where a weight stands, in a module or a dict, and is a container of the tensors it
 is made of. `unpacked` makes floats of it, by `dequantize`; inside of `jit` that is part of the

@@ -1,1 +1,1 @@
-"""Reverse-mode differentiation of bodies: what depends on what, the walk back, and control flow."""
+"""Reverse-mode differentiation of bodies: activity analysis, backward walk, control flow."""

@@ -1,5 +1,5 @@
-"""The derivative of a product of patches, as convolutions are written: it goes back to the image in
-one step, past the patches.
+"""The gradient of a convolution written as patches times a matrix: it goes back to the image in one
+step, past the patches.
 
     y = dot_general(extract_patches(x), w)        dx = dot_general(extract_patches(dy...), w turned)
 

@@ -1,4 +1,4 @@
-"""Gradients that a program brings along: the way back through `custom_gradient`."""
+"""Custom gradients: the way back through `custom_gradient`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands before an instruction in its body: what forms that a gradient recognises ask."""
+"""Use-def helpers: which instruction defines a value, for patterns that gradients recognise."""
 
 from __future__ import annotations
 

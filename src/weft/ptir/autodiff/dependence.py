@@ -1,4 +1,4 @@
-"""What depends on what in a differentiable way.
+"""Activity analysis: which values depend on which in a differentiable way.
 
 The influences on a slot are a set of sources, written as the bits of a number; where the sources
 are the parameters of a body, bit `i` is parameter `i`. Integers and truth values have none, and

@@ -1,4 +1,4 @@
-"""What the steps of a loop only add to a carry, added up after the loop instead.
+"""Gradients that loop steps only add to a carry are summed after the loop instead.
 
     before   each step:  total = total + x_t @ y_t
     after    each step returns y_t;  total + sum over t and k of X[t, :, k] * Y[t, k, :]

@@ -1,4 +1,4 @@
-"""The derivative of values that are mixed in the shares of a softmax: attention, whoever wrote it.
+"""The gradient of attention, recognised as values mixed by a softmax, whoever wrote it.
 
     p = exp(x - m) / l,   w = f p,   y = w v
 

@@ -1,5 +1,5 @@
-"""The walk through a body and back: its instructions are replayed, then each one, from the last to
-the first, hands the cotangents of its result on to its operands.
+"""The backward walk through a body: instructions are replayed, then each one, from the last to the
+first, passes the cotangents of its result on to its operands.
 
 Only what lies between the wanted parameters and the seeded results is asked for its rule. Control
 flow has rules of its own (`weft.ptir.autodiff.control_flow`), which replace the instruction on the

@@ -1,5 +1,5 @@
-"""The derivative of rows taken at positions that count up from a known one: a window, which a slice
-cannot name where another size is dynamic.
+"""The gradient of rows taken at consecutive positions: a window, where a slice cannot be used since
+another size is dynamic.
 
     y = take(x, iota + start)        dx = dy between zeros
 

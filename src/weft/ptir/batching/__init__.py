@@ -1,5 +1,6 @@
-"""Programs over many values at once: one rule for each family of ops says how it takes a further
-axis. A batched tensor has that axis first. Importing this package fills the table in `rules`."""
+"""vmap on programs: one rule for each family of ops says how it takes a batch axis, which comes
+first. Importing this package fills the table in `rules`.
+"""
 
 from weft.ptir.batching import algebra, callback, collective, indexing, shapes
 

@@ -1,4 +1,4 @@
-"""The walk through a body that makes it one over a batch, and control flow on the way.
+"""vmap of a body: the walk through its instructions, and control flow on the way.
 
 Regions are made batched as they are met, once for each combination of batched parameters. A loop
 carries the batch axis for every carry that becomes batched in any step.

@@ -1,5 +1,6 @@
-"""One axis among others. NumPy's functions along an axis know fewer axes than PTIR has, so an array
-is seen as three: everything before the axis, the axis, everything after it."""
+"""NumPy functions along one axis, for arrays with more axes than NumPy allows: an array is seen as
+three axes, everything before, the axis, everything after.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values with a gradient of their own."""
+"""The op `custom_gradient`: values with a gradient of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When things are computed: order that no operand would ask for."""
+"""The op `barrier`: an order of computation that no operand would ask for."""
 
 from __future__ import annotations
 

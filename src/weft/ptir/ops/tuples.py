@@ -1,4 +1,4 @@
-"""Tuples, which otherwise only ops with several results make."""
+"""Ops that make and take apart tuples."""
 
 from __future__ import annotations
 

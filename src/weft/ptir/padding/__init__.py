@@ -1,5 +1,6 @@
-"""Programs whose dynamic dims are filled up to a larger size: one rule for each family of ops says
-where that changes nothing. Importing this package fills the table in `rules`."""
+"""Padding of dynamic dims to a larger size: one rule for each family of ops says where that changes
+nothing. Importing this package fills the table in `rules`.
+"""
 
 from weft.ptir.padding import indexing, movement, reduction, whole
 

@@ -1,4 +1,4 @@
-"""Rules of ops that place elements: the real ones must stay in front."""
+"""Padding rules of ops that move elements: the real ones must stay in front."""
 
 from __future__ import annotations
 

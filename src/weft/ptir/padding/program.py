@@ -1,4 +1,4 @@
-"""Filling dynamic dims up: one static program for all sizes up to a bound.
+"""Padding a program's dynamic dims: one static program for all sizes up to a bound.
 
     before   f: (x: f32[?B, 3]) -> f32[3]             sums over axis 0
     after    f: (x: f32[?B, 3], n: si64) -> f32[3]    the same with zeros from n on

@@ -1,5 +1,4 @@
-"""Rules of ops that combine the elements along an axis: what is without meaning becomes something
-that a combination does not notice."""
+"""Padding rules of reductions: padded elements become the neutral element."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Rules of ops that need an axis whole (they order it, normalise it, or move windows over it), and
-of elementwise ops that reject some elements."""
+"""Padding rules of ops that need an axis whole (they sort it, normalise it, or move windows over
+it), and of elementwise ops that reject some elements.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rebuilding a body: what every pass that changes instructions has to respect.
+"""Editing a body: what every pass that changes instructions has to respect.
 
 A pass walks a body front to back with an `Editor`: it keeps an instruction, puts others before it,
 or forwards its value to another operand, which all later uses then read. Invariants, which `Editor`

@@ -1,5 +1,6 @@
-"""What passes ask about control flow: what a region reaches, where random numbers are drawn, and
-which symbols an instruction mentions."""
+"""Analyses of control flow for passes: what a region reaches, where random numbers are drawn, and
+which symbols an instruction mentions.
+"""
 
 from __future__ import annotations
 

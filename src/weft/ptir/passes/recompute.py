@@ -1,4 +1,4 @@
-"""Less memory between forward and backward: what is cheap is computed again instead of kept.
+"""Rematerialisation: cheap values are computed again in the backward part instead of kept.
 
     before   a program whose first results are a forward part and whose others are made by a
              backward part, as `gradient` and `vjp` give it

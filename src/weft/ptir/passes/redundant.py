@@ -1,5 +1,4 @@
-"""Instructions that nobody needs: those that repeat an earlier one (`cse`), and those whose value
-nothing reads (`dce`).
+"""Common subexpression elimination (`cse`) and dead code elimination (`dce`).
 
 *Common subexpressions.* Equal means the same op and attributes, the same operands and the same
 declared type. Random ops, and control flow that draws random numbers, are never merged; everything

@@ -1,4 +1,5 @@
-"""What a backward part reads of the forward part before it: kept, or computed again.
+"""Residuals of the backward part: which forward values are kept, and which are computed again, by a
+minimum cut.
 
 Keeping a tensor costs writing and reading it; computing it again costs its instruction, and
 whatever that reads must be at hand in turn. The cheapest mixture is a minimum cut. In the graph

@@ -1,4 +1,4 @@
-"""How the ops of a program are split over a mesh: parts, the rules of each family, the walk."""
+"""SPMD partitioning, op by op: parts of tensors, the rules of each family, the walk."""
 
 from weft.ptir.splitting import indexing, products, shapes
 

@@ -1,4 +1,4 @@
-"""Rules of ops that read and write at indices: what an index counts is not split."""
+"""Partitioning rules of ops that read and write at indices: an indexed axis is not split."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What one turn of a loop has of tensors whose rows the turns go through: the parts of a mesh, with
-turns for ranks, which exchange nothing.
+"""The part of a tensor that one turn of a loop has: the partitioning of a mesh, with turns of a
+loop in place of ranks, which exchange nothing.
 
 A turn is given its rows of what was made before the loop, and the whole of what all turns read.
 What would be as large as the tensor in the middle, it makes for its rows alone.

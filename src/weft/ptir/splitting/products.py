@@ -1,4 +1,4 @@
-"""The rule of products."""
+"""The partitioning rule of matrix products."""
 
 from __future__ import annotations
 

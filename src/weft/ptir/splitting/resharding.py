@@ -1,4 +1,4 @@
-"""What one rank has of a tensor, and how it comes to have something else of it.
+"""The part of a tensor that one rank has, and the exchanges that turn it into another part.
 
 A tensor is split along some of its axes, each over one or more axes of the mesh; ranks that differ
 along no such axis have the same part. Where `pending` names axes of the mesh, the tensor is the sum

@@ -1,4 +1,4 @@
-"""What a rule of splitting is, and the table of them.
+"""The interface of partitioning rules, and the table of them.
 
 A rule is asked about an instruction of which at least one operand is split over a mesh. It answers
 one rank's part of the result, and how the result is split. No rule gathers what is split: where the

@@ -1,5 +1,6 @@
-"""Rules of ops on whole axes: movement, reductions, order, windows. An op works along axes that are
-not split; those that it leaves alone stay split as they are."""
+"""Partitioning rules of ops on whole axes: movement, reductions, sorting, windows. An op works
+along axes that are not split; those that it leaves alone stay split as they are.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The walk through the body of a program that makes it one rank's."""
+"""SPMD partitioning of a body: the walk through its instructions."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Kernels rewritten for the machine: joined, cut in parts, or given other operands."""
+"""Rewrites of kernels for the machine: joined, split, or given other operands."""

@@ -1,4 +1,4 @@
-"""Operands that a matrix unit's copy engine can read: rows that begin at multiples of 16 bytes.
+"""Padding of operands to rows that begin at multiples of 16 bytes, as TMA needs.
 
 An operand whose rows do not, or that has zeros between its elements, is first copied into a tensor
 whose rows do, padded with zeros:

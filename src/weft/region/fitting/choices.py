@@ -1,4 +1,4 @@
-"""Selects whose condition is a constant of the program, as the side that they choose.
+"""Selects with a constant condition, replaced by the chosen side.
 
     seed = 0 < 1 ? a : b        ->        seed = a
 

@@ -1,4 +1,4 @@
-"""One kernel with reductions as two: every part by itself, then the parts and what is left over.
+"""Splitting a reduction in two kernels: partial results, then their combination.
 
     y[o] = g(reduce over r of f(o, r))
 

@@ -1,5 +1,4 @@
-"""Matrices that a kernel of rows adds to the product it reads (a bias, a residual), added by the
-kernel of the product instead.
+"""Fusion of a bias or a residual into the epilogue of a product, where a kernel of rows added it.
 
     y = kernel(x, w);  z = rows(y + b + r)    ->    s = kernel(x, w, b, r);  z = rows(s)
 

@@ -1,4 +1,4 @@
-"""Convolutions of images with few channels: taps side by side become channels.
+"""Convolutions of images with few channels: neighbouring taps become channels.
 
     x[i, 2*p + r - 3, 2*q + s - 3, c], c < 3    -->    t[i, 2*p + r, q, j], j = 3*s + c < 21
 

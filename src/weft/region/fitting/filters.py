@@ -1,4 +1,4 @@
-"""Filters and weights that stay, laid out once as products read them.
+"""Repacking of constant weights into the layout in which products read them.
 
     y[n, p] = sum over k of w[n, k] x[k, p]
         -->  t[n / 8, k, n % 8] = w[n, k];  y[n, p] = sum over k of t[n / 8, k, n % 8] x[k, p]

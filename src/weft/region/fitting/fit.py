@@ -1,4 +1,4 @@
-"""Kernels that fit the machine: what fusion chose, cut or prepared for its units."""
+"""The list of rewrites that fit kernels to the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Filters that are turned around before an image meets them, read where they lie.
+"""Convolutions with flipped filters (as in input gradients): the filters are read in place instead
+of copied.
 
     t[n, k0, k1, c] = w[c, j(k0), j(k1), n], j = (2, 1, 0)    y = sum of x[..., c] * t[n, ..., c]
                                      -->  y = sum of x[..., c] * w[c, 2 - k0, 2 - k1, n]

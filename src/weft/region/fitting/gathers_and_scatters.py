@@ -1,4 +1,4 @@
-"""Kernels whose places are data: copies that pick, sums that are picked from, and scatters."""
+"""Kernels with data-dependent addresses: gathers, reductions over gathered rows, and scatters."""
 
 from __future__ import annotations
 

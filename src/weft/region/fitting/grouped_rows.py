@@ -1,4 +1,4 @@
-"""Products of groups of rows on a GPU: a table of tiles, then the product, tile by tile.
+"""Grouped products on a GPU: a kernel for the table of tiles, then the product, tile by tile.
 
     grouped_rows  -->  group_tiles, grouped_tiles
     outer_rows    -->  group_spans, outer_tiles

@@ -1,4 +1,5 @@
-"""Where the columns lie that a tile of rows may see, found beforehand by numbers of the run.
+"""Block ranges of masked attention: a kernel that finds at run time which columns a tile of rows
+may see.
 
     seen = a[row] == b[column]
         ->  low, high = least and greatest a of every tile of rows, b of every run of columns

@@ -1,4 +1,4 @@
-"""Taps of a window that no result sees: at every place they are beyond the image.
+"""Removing taps of a window that lie outside the image at every place.
 
     y[n] = sum over k < 3 of w[n, k] x[k - 1], where x has one element
         -->  d[n] = sum over k != 1 of 0 w[n, k];  y[n] = w[n, 1] x[0] + d[n]

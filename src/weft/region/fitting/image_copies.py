@@ -1,6 +1,5 @@
-"""Convolutions whose operands a copy engine can go through: an image with its channels last, rows
-of whole lines, and elements where windows look for them; filters with their channels, or those of
-the result, side by side.
+"""Copies of convolution operands that TMA can read: a padded image with its channels last, and
+filters with their channels, or those of the result, contiguous.
 
     x[i, c, p + r - 1, q + s - 1]            -->  t[i, u, v, c] = x[i, c, u, v]
     g[i, floor((p + r) / 2) - 1, ..., c]     -->  t[i, u, ..., c] = g[i, floor(u / 2) - 1, ..., c]

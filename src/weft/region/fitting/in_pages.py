@@ -1,4 +1,4 @@
-"""Attentions that read their keys and values where these lie in pages.
+"""Paged attention: keys and values are read through the page table instead of from a gathered copy.
 
     k = gather(cache, table);  y = attention(q, k, ...)   ->   y = attention(q, cache, table, ...)
 

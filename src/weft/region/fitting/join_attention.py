@@ -1,4 +1,4 @@
-"""The kernels of an attention made one.
+"""Fusion of the kernels of an attention into one.
 
     scores = kernel(q, k);  weights = kernel(scores);  y = kernel(weights, v)
         ->  y = kernel(q, k, v)

@@ -1,4 +1,4 @@
-"""Weights of few bits made where they are multiplied.
+"""Fusion of dequantisation into the product: packed weights are unpacked where they are multiplied.
 
     w = map(codes, scales);  y = product(x, w)    ->    y = product(x, codes, scales)
 

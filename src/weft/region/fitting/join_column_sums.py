@@ -1,4 +1,5 @@
-"""Rows and the sums of their columns in one kernel, in parts of rows that follow one another.
+"""Fusion of row reductions and column sums (as in the gradient of a norm): one kernel with partial
+sums over blocks of rows.
 
     y = kernel(x, g), row by row;  s[c] = sum over r of f(x, g)[r, c]
 

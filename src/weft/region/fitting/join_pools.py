@@ -1,5 +1,5 @@
-"""A convolution of planes and the pool behind it made one, where matrix units take lines as they
-lie (`region.forms.planes`).
+"""Fusion of a convolution in channels-first layout with the pooling behind it
+(`region.forms.planes`).
 
     y = convolution(x, w);  z[i, o, p, q] = max over u, v of y[i, o, 2p + u, 2q + v]
                             ->    z = convolution(x, w with its channels last)

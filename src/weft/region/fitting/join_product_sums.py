@@ -1,4 +1,4 @@
-"""Products that sum the columns of what they store, in parts of rows.
+"""Fusion of column sums into products: partial sums over blocks of rows, in the epilogue.
 
     y = kernel(x, w);  s[n] = sum over m of y[m, n]
 

@@ -1,4 +1,4 @@
-"""A product and the kernel of its rows made one, where tiles hold rows whole.
+"""Fusion of a product and the row reductions of its result, where a tile holds whole rows.
 
     y = kernel(x, w);  z = softmax kernel(y)        ->        z = kernel(x, w)
 

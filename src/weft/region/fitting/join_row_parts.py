@@ -1,4 +1,4 @@
-"""A product and numbers of its rows, where these are longer than a tile is wide.
+"""Fusion of a product and row reductions in parts, where rows are longer than a tile is wide.
 
     y = kernel(x, w);  z = kernel(y), a number of each row
         ->  parts = kernel(x, w);  z = kernel(parts)

@@ -1,4 +1,4 @@
-"""Kernels that become stages of the one kernel that reads them.
+"""Fusion of kernels as stages of the one kernel that reads them.
 
     h = kernel(x);  y = kernel(h)    ->    y = kernel(x), with the stage h
 

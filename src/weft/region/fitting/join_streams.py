@@ -1,4 +1,4 @@
-"""The gradients of an attention as kernels that compute its weights again, block by block.
+"""Fusion of attention gradients: kernels that recompute the softmax weights block by block.
 
     s = kernel(q, k);  p, ds = kernel(s, lse, do, v)
     dq = kernel(ds, k);  dk = kernel(ds, q);  dv = kernel(p, do)

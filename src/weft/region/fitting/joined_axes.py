@@ -1,4 +1,4 @@
-"""Axes that vectors do not divide, as one long axis.
+"""Flattening of axes that a vector does not divide into one long axis.
 
     y[i, j] = f(x[i, j]), j < 1001   -->   y[k / 1001, k % 1001] = f(x[k / 1001, k % 1001])
 

@@ -1,4 +1,4 @@
-"""The gradient of filters whose groups have few channels: neighbouring groups as one.
+"""Filter gradients of grouped convolutions with few channels: neighbouring groups are merged.
 
     sum over p of x[p + r, 8*b + c] * g[p, 8*b + m]
                                   -->  t[a, m', r, c'], m' and c' < 64, kept where m' / 8 = c' / 8

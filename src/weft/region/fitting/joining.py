@@ -1,4 +1,4 @@
-"""Several kernels made one.
+"""Merging several kernels into one: the common part of these rewrites.
 
     x = kernel(a);  y = kernel(x, b)    ->    y = kernel(a, b)
 

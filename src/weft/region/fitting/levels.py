@@ -1,5 +1,5 @@
-"""A kernel with several levels of reductions over rows as one kernel for each level, where its rows
-are too long, or lie so, that no block keeps one from level to level.
+"""Splitting a kernel with several levels of row reductions into one kernel for each level, where
+rows are too long or too scattered for a block to keep them.
 
     m[o] = reduce over r of f(o, r)
     y[o] = g(reduce over r of h(o, r, m[o]))

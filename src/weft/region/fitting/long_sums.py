@@ -1,4 +1,4 @@
-"""Long sums in parts: a kernel that reduces much to little becomes two (`cutting.py`).
+"""Splitting long reductions: a kernel that reduces much to little becomes two (`cutting.py`).
 
 Leading axes go to the parts as they are, and of the next one a divisor. Where no divisor makes
 about as many parts as fill the units, a GPU takes a number of parts that leaves little over, which

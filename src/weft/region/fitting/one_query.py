@@ -1,4 +1,5 @@
-"""An attention of one query for each of its matrices, with an axis of one element for it.
+"""Attention of a single query: an axis of one element is added, so that it has the form of
+attention.
 
     s[h, j] = sum_d a[h, d] * b[h, j, d]      ->      s[h, q, j] = sum_d a[h, d] * b[h, j, d]
 

@@ -1,4 +1,4 @@
-"""Sums of products of 8-bit numbers as contractions of one row.
+"""Sums of products of 8-bit numbers as matrix products of one row.
 
     y[0, n] = sum over k of x[0, k] w[n, k]    -->    y[m, n] = sum over k of x[m, k] w[n, k], m < 1
 

@@ -1,5 +1,5 @@
-"""Windows over an image with zeros between its elements, as gradients to the input of a strided
-convolution have them: each place multiplies the taps that meet an element, and no others.
+"""Strided convolution gradients by phases: each output position multiplies only the taps that meet
+an element, not the zeros between them.
 
     y[p] = sum over k < 3 of w[k] x[(p + k - 1) / 2]            where p + k - 1 is even
         -->  d[r] = sum over k of 0 w[k]                        where r + k - 1 is odd

@@ -1,4 +1,4 @@
-"""Windows over an image with zeros between its elements, all phases in one convolution.
+"""Strided convolution gradients with all phases in one convolution.
 
     y[p] = sum over k < 3 of w[k] x[(p + k - 1) / 2]            where p + k - 1 is even
         -->  y[2 q + 1 - f] = d[1 - f] + sum over j < 2 of w[2 j + f] x[q + j]  where 2 j + f < 3

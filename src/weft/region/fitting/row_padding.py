@@ -1,5 +1,5 @@
-"""Tensors between kernels of products and kernels of rows, with unused elements at the end of each
-row, so that every row begins at a whole line of memory.
+"""Padding of intermediate tensors between products and row kernels, so that every row begins at a
+full cache line.
 
     logits[m, n], n odd    -->    logits[m, n + room], of which nobody reads the room
 

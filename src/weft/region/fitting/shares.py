@@ -1,5 +1,5 @@
-"""Attentions that divide what the powers of their scores have mixed by the sum of the powers, as
-ones that divide the powers first: the form of a softmax, which attention kernels are recognised by.
+"""Attention rewritten into its canonical form: the softmax is divided by its sum before the product
+with the values, not after.
 
     y[q, e] = (sum_j p[q, j] * v[j, e]) / l[q]    ->    y[q, e] = sum_j (p[q, j] / l[q]) * v[j, e]
 

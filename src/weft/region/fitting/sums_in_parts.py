@@ -1,4 +1,4 @@
-"""A kernel of rows and sums of their columns, with sums of parts in it, and the kernel that adds
+"""Partial column sums: a kernel of rows with sums over blocks of rows, and the kernel that adds
 these up.
 
     s[c] = sum over r of f[r, c]

@@ -1,5 +1,5 @@
-"""Windows whose elements lie across their results, as a pool that hands out planes of channels
-which a convolution has stored point by point.
+"""Transposed pooling: a pool of channels-last images with channels-first results is computed in the
+order of its operand, and its result is transposed.
 
     y[c, p] = max_w x[p + w, c]    ->    t[p, c] = max_w x[p + w, c];  y[c, p] = t[p, c]
 

@@ -1,4 +1,4 @@
-"""Ops that stay whole, taken apart for a GPU: a kernel of their own for each step.
+"""Sorting, scatter and cumulative reductions on a GPU: a kernel of their own for each step.
 
     order of long rows       -->  passes over the digits of the keys, from the lowest one up
     running, of long columns -->  each part combined, then along each, what came before it first

@@ -1,1 +1,1 @@
-"""What a kernel computes, where plans and templates know something better for it."""
+"""Recognising forms of kernels for which plans and templates have something better."""

@@ -1,4 +1,4 @@
-"""At multiples of how many bytes the rows of an operand begin: what a copy engine can read."""
+"""Alignment of operand rows: whether TMA can read them."""
 
 from __future__ import annotations
 

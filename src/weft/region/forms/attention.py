@@ -1,4 +1,4 @@
-"""Attention in one kernel: scores, their softmax, and the mixed values.
+"""The form of fused attention: scores, their softmax, and the weighted values.
 
     s[q, j] = sum_d a[q, d] * b[j, d]            the scores
     x[q, j] = ...                                scales, masks, biases

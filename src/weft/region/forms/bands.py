@@ -1,4 +1,4 @@
-"""Which keys the queries of an attention see, and by what its scores are scaled.
+"""The mask and scale of an attention: which keys each query sees (causal, windowed).
 
     x = s * scale  where low <= key - query <= high,  -inf elsewhere
 

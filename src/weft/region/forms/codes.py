@@ -1,4 +1,4 @@
-"""Products of few rows with weights of few bits, which become numbers where they are multiplied.
+"""Products of few rows with quantised weights, which are dequantised where they are multiplied.
 
     y[m, n] = sum over k of x[m, k] w[n, k],    w = f(codes, scales, ...)
 

@@ -1,4 +1,4 @@
-"""Sums over columns: kernels that can read a matrix in the order in which it lies.
+"""Column sums: kernels that can read a matrix in memory order.
 
     y[n] = g(sum over k of f(k, n)),  neighbours along n being neighbours in memory
 

@@ -1,4 +1,4 @@
-"""Elementwise kernels whose operands lie along another axis than their results.
+"""Elementwise kernels with transposed operands.
 
 Where results go along one axis and an operand along another, neither order of loops is good for
 both. Blocks of the two axes are: all of a cache line is used while it is there.

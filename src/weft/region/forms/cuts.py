@@ -1,4 +1,4 @@
-"""How a CPU cuts a kernel with stages where no plan says: strips of whole rows, or tiles of them.
+"""Default tiling of fused stages on a CPU: strips of whole rows, or tiles of them.
 
 Whole rows are best as long as their rings fit a second-level cache with room for what streams by:
 four 3×3 blurs of 1500², whose rings take 90 KB, took 1.13 and 1.28 times as long in tiles of 512

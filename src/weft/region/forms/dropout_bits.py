@@ -1,4 +1,4 @@
-"""Truth values that random words decide by their size alone, as dropout has them.
+"""Random comparisons that depend on the bits of a random word alone, as in dropout.
 
     u = f32(word >> k) * 2^-n        u >= p      is      word >= ceil(p * 2^n) << k
 

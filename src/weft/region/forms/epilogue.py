@@ -1,4 +1,4 @@
-"""What happens to a contraction before it is stored, in the words of the plan language.
+"""The epilogue of a product: elementwise ops before the store, in the words of the plan language.
 
     bias      a value along the columns is added        residual   a whole matrix is added
     scale     times, or over, one number or vector      relu gelu silu tanh ...

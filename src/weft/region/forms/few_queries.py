@@ -1,5 +1,6 @@
-"""Attentions of few queries over many keys: what they wait for is memory, and the keys of a matrix
-are shared among blocks."""
+"""Attention of few queries over many keys (decoding): it is bound by memory bandwidth, and the keys
+of a matrix are shared among blocks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a finished kernel is: its form, with the rows along which it reduces."""
+"""Finding the form of a finished kernel, with the rows along which it reduces."""
 
 from __future__ import annotations
 

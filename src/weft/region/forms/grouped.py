@@ -1,4 +1,4 @@
-"""Convolutions in groups of few channels, whose windows lie in shared memory with their border.
+"""Convolutions in groups of few channels, whose windows fit in shared memory with their border.
 
     x[i, p + r - 1, q + s - 1, 8*b + c],  c < 8
 

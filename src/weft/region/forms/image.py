@@ -1,4 +1,4 @@
-"""Operands of a contraction that are windows of an image, whichever way they are summed up.
+"""Convolution operands of a product (implicit GEMM): windows of an image, forward or in a gradient.
 
     x[i, 2*p + r - 1, 2*q + s - 1, c]       places (i, p, q), taps (r, s), channels c
 

@@ -1,4 +1,4 @@
-"""Rows of several axes, columns and channels, as rows of one.
+"""Rows with several axes (columns and channels), flattened into one.
 
     h[i, j, c] = x[i, j, c] + x[i, j + 1, c]    ->    h[i, k] = x[i, k] + x[i, k + 4],   c < 4
 

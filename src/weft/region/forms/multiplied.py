@@ -1,4 +1,4 @@
-"""What a contraction multiplies, and the matrix instruction that does just that."""
+"""Operand types of a product, and the matrix instruction that multiplies them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Rows that overlap: neighbours along a kept axis read mostly the same elements, each with another
-tap of its window.
+"""Overlapping rows (sliding windows): neighbours along a kept axis read mostly the same elements,
+each with another tap of its window.
 
     y[p, c] = sum over s of x[p + s, c] * w[s, c]
 

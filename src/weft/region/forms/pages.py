@@ -1,4 +1,4 @@
-"""Rows that lie in pages: which page has the rows of a key, a table says.
+"""Paged rows: the page of a key is looked up in a page table.
 
     k[j, d] = cache[table[floor(j / size)], j mod size, d]
 

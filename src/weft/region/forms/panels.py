@@ -1,7 +1,6 @@
-"""Operands of a contraction that lie in panels: a few rows or columns, for all that is summed over,
-and then the next few.
+"""Packed operands of a product: panels of a few rows or columns over the whole summed axis.
 
-    w[n, k]    as    t[n / 32, k, n % 32]
+w[n, k]    as    t[n / 32, k, n % 32]
 """
 
 from __future__ import annotations

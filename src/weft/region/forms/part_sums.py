@@ -1,4 +1,4 @@
-"""Sums of the columns of a contraction's results, over parts of its rows.
+"""Column sums of a product's result, over blocks of its rows.
 
 y[p, r, n] = f(sum_k a[p, r, k] * b[k, n])
 t[p, n] = sum_r y[p, r, n]

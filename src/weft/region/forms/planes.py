@@ -1,4 +1,4 @@
-"""Convolutions of planes of channels, as they lie in memory, with the pool behind them.
+"""Convolutions in channels-first layout (planes), with the pooling behind them.
 
     y[i, o, p, q] = max over u, v of f(sum over c, r, s of
                         x[i, c, 2p + u + r + start, 2q + v + s - 1] * w[o, r, s, c])

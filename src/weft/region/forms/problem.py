@@ -1,4 +1,4 @@
-"""The problem that a contraction poses to matrix units: sizes, and how its operands lie.
+"""The problem that a product poses to tensor cores: sizes, and the layouts of its operands.
 
 A kernel's axes are made of atoms; here rows, columns and contracted axes each become one again.
 They can, where in every tensor that they index the strides follow one another.

@@ -1,4 +1,4 @@
-"""Tiles of columns, and where the points of a local lie in the ring that holds some of its rows.
+"""Ring buffers of fused stages: tiles of columns, and the slot of each row.
 
 A tile of the results needs of each stage the hull of what is read of it, composed through all
 stages between. All tiles of a stage have as many columns, in whole vectors: near the end of a row

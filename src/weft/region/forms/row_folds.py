@@ -1,4 +1,4 @@
-"""Numbers of whole rows behind a contraction.
+"""Row reductions in the epilogue of a product.
 
 y[m, n] = sum_k a[m, k] * b[k, n]
 t[m] = max_n f(y)[m, n],  l[m] = sum_n g(y, t)[m, n]        folds of rows

@@ -1,5 +1,5 @@
-"""Axes that act as one: a step of the outer one goes as far as all of the inner one, in every
-tensor that they index.
+"""Mergeable axes: the step of the outer one is the extent of the inner one, in every tensor that
+they index.
 
     y[b, h, s, d], rows (b, s) and columns (h, d) of a product
 

@@ -1,4 +1,4 @@
-"""How the blocks of a GPU carry out a kernel with stages, with all rows in shared memory.
+"""Fused stages on a GPU with all rows in shared memory: how its blocks slide over them.
 
 A block walks down a strip of rows, some of them in a step. Each thread has a vector of neighbouring
 columns of every part; a part has as many threads as it has columns that somebody reads, and each

@@ -1,4 +1,4 @@
-"""How the warps of a GPU carry out a kernel with stages, with all rows in registers.
+"""Fused stages on a GPU with all rows in registers: how its warps slide over them.
 
 A warp walks down a strip of rows. Every lane has some neighbouring columns of each part, as many as
 a vector has, and of each stage the rows that somebody still reads; what lies further along a row

@@ -1,4 +1,4 @@
-"""How the parts of a kernel with stages move together: down the rows, and along the columns.
+"""The steps of fused stages: how they move together down the rows and along the columns.
 
 What a kernel of a GPU keeps of its stages, in registers (`forms.slides`) or in shared memory
 (`forms.shared_slides`), is asked of the same edges: how far along a row, and in which row, a part

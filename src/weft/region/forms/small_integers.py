@@ -1,5 +1,5 @@
-"""Weights that are small integers times a factor: which integers, of what range, and which bits of
-a code they are.
+"""Weights that are small integers times a scale: which integers, of what range, and which bits hold
+them.
 
 A number of few bits times a factor of 16 bits is exact in f32, so that rounding the product to the
 dtype of the factor is the only rounding that there is: both may be multiplied in that dtype.

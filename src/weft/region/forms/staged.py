@@ -1,4 +1,4 @@
-"""How the stages of a kernel follow one another row by row.
+"""The dependences of fused stages, row by row.
 
 The results move along one axis, `slide`, and a stage computes each of its rows as late as can be:
 in the step in which the first of those is computed that read it. What a row of the results needs of

@@ -1,4 +1,4 @@
-"""Streams: what the gradients of an attention are.
+"""The form of attention gradients (streams).
 
     s[r, j] = sum_d a[r, d] * b[j, d],   t[r, j] = sum_e c[r, e] * f[j, e]     products
     p[r, j] = exp(x - shift)                     x of s; one shift to a row, or to a column

@@ -1,4 +1,4 @@
-"""The tile of a contraction with few rows, or few columns, of numbers of 32 and 64 bits.
+"""Tiles for products with few rows or columns, of 32 and 64 bits.
 
 Such a contraction does little but read its larger operand: a tile has many columns, or rows, of a
 slice that is deep enough to be read in whole lines, and long sums are cut in parts until enough of

@@ -1,4 +1,4 @@
-"""Whether the matrix units of warpgroups can multiply what an attention or a stream multiplies."""
+"""Whether wgmma can multiply the operands of an attention or its gradient."""
 
 from __future__ import annotations
 

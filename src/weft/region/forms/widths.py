@@ -1,5 +1,4 @@
-"""How wide the accesses of a kernel can be: the axis that vectors run along, and what memory allows
-along it."""
+"""Vector widths: the axis that vectors run along, and how wide aligned accesses can be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Convolutions that Winograd's algorithm F(2x2, 3x3) can compute: what of a kernel is what.
+"""Convolutions that Winograd's F(2x2, 3x3) can compute: the roles of the kernel's operands and
+axes.
 
 The read of the image depends on a row of the result and a row of the window through their sum
 alone, and likewise on a column, so that a tile of 4 x 4 elements holds all that 2 x 2 results need.

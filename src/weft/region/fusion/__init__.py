@@ -1,1 +1,1 @@
-"""Which blocks become one kernel, and in which order kernels run."""
+"""Fusion: which blocks become one kernel, and in which order kernels run."""

@@ -1,6 +1,6 @@
-"""What is known of a choice before its kernels are drafted, on a CPU, whose kernels have no limit
-but how many blocks they compute: that computing a block wherever it is read takes less time than
-starting a kernel, and how long a kernel takes that computes single numbers.
+"""Cost bounds of fusion choices before kernels are drafted, on a CPU, where a kernel has no limit
+but its number of blocks: when computing a block wherever it is read is cheaper than starting a
+kernel, and how long scalar kernels take.
 
 A draft would say the same, and takes a thousand times as long where kernels have many blocks.
 """

@@ -1,4 +1,4 @@
-"""Which blocks become one kernel, exactly: greedy's choice, improved window by window.
+"""Exact fusion: the greedy choice, improved window by window.
 
 A window is a set of blocks whose kernels depend on one another, at most `MOST_BLOCKS` of them; what
 lies outside stays as it is. Every kernel that the window allows is drafted and costed as greedy

@@ -1,4 +1,4 @@
-"""Which blocks become one kernel: greedy, backward from the outputs, with one step of rollback.
+"""Greedy fusion, backward from the outputs, with one step of rollback.
 
 Blocks are visited from the last to the first. A block is written into every kernel that reads it
 (*inlined*) when that is legal, within the machine's limits, and cheaper than storing it and reading

@@ -1,4 +1,4 @@
-"""Kernels over the same space made one, where that saves reads.
+"""Horizontal fusion: kernels over the same space are merged where that saves reads.
 
 Two kernels are candidates when one reads what the other stores, or when both read a tensor. They
 are merged if no third kernel stands between them, neither has to wait for the other, the result is

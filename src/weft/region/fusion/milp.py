@@ -1,4 +1,4 @@
-"""The cheapest kernels of a window of blocks, as a mixed-integer program.
+"""Optimal fusion of a window of blocks, as a mixed-integer program.
 
     minimise    sum of seconds(c) * taken(c)                             over candidates c
     subject to  sum of taken(c) over c of root r   = stored(r)           1 for roots outside

@@ -1,4 +1,4 @@
-"""The order in which kernels run.
+"""Scheduling: the order in which kernels run.
 
 Groups, the kernels in the making, have numbers in the order of the program, and each needs others
 before it. They run in the order of the program; or, where that leaves less in memory at the worst

@@ -1,4 +1,4 @@
-"""At how many places of a kernel a block is read.
+"""How often an inlined block would be computed: at how many places of a kernel it is read.
 
 The places of a block are its indices, in the axes of the kernel's root, on all ways from the root:
 a sum of three slices reads its operand at `i`, `i + 1` and `i + 2`. Read at one place a block is

@@ -1,4 +1,4 @@
-"""When fusing goes too far: document 2's thresholds (section 4.2), before anybody planned a tile.
+"""Resource limits of fusion: document 2's thresholds (section 4.2), before tiling is known.
 
 A fusion stops where it would push a kernel over a limit that its parts keep: on-chip memory for
 rows, registers for live values, whole vectors, and the layouts that matrix engines write.

@@ -1,5 +1,5 @@
-"""What makes two choices of blocks the same kernel: everything but names. And what makes two pairs
-of groups alike: their structures, and what the two have in common.
+"""Canonical signatures of fusion choices: everything but names, so that equal kernels are drafted
+once; and of pairs of groups, with what the two have in common.
 
 A signature lists the blocks of a kernel from its roots down, with other blocks and tensors by
 number. Equal layers have equal signatures, so that a kernel is drafted, costed and written out

@@ -1,4 +1,4 @@
-"""What is computed where it is read, kept in stages or stored, improved window by window.
+"""Inlining, staging or storing of fused values, improved window by window.
 
 The start is a choice that computes nothing twice. Block by block, the other answer is tried: to
 compute a block where it is read, or to keep it, so that its kernel becomes a stage of the one that

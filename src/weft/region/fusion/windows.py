@@ -1,5 +1,6 @@
-"""Windows of a program: blocks that are chosen about at once, because their kernels depend on one
-another."""
+"""Windows for exact fusion: blocks that are decided together, because their kernels depend on one
+another.
+"""
 
 from __future__ import annotations
 

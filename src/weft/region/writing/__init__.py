@@ -1,1 +1,1 @@
-"""From the blocks of a kernel to its axes and its body."""
+"""Building kernels: from blocks of Poly-View to axes and a body."""

@@ -1,5 +1,5 @@
-"""From chosen blocks to a kernel: is it one that a template can carry out, what is it, how are its
-axes called.
+"""Assembling a kernel from chosen blocks: is it one that a template can carry out, which pattern,
+which names for its axes.
 
 A kernel has one of three shapes. *Map*: no reduction. *Row*: all reductions run over the same axes
 for the same rows, and rows and reduced axes are all there is. *Contraction*: one sum of products,

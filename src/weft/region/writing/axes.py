@@ -1,4 +1,4 @@
-"""Changing the axes of a kernel: renaming them, making one axis of two, or several of one.
+"""Changing the axes of a kernel: renaming, merging, splitting.
 
     coalesce:  x[32*a + b] with a < 4, b < 32, and a, b nowhere apart     ->   x[c], c < 128
     split:     x[c], c < 128, into sizes 4 and 32                         ->   x[32*a + b]

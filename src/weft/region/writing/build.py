@@ -1,4 +1,4 @@
-"""Writing kernels: a body grows by one Let at a time, and an equal Let is never written twice.
+"""A builder of kernel bodies: one Let at a time, and an equal Let is never written twice.
 
 Axes and dtypes of results follow from the operands, so a body built here has the shape that the
 verifier asks for.

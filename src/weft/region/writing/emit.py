@@ -1,4 +1,4 @@
-"""Writing the body of one kernel from the blocks it computes.
+"""Emitting the body of a kernel from the blocks it computes.
 
 A block is either *stored*, and then read as a tensor, or *inlined*: its expression is written where
 it is read, with its axes replaced by the expressions of the access. A reduction takes its axes from

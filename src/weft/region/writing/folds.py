@@ -1,4 +1,4 @@
-"""Folds that Weft knows: reductions with more than one running number, computed in one pass.
+"""Known folds: reductions with several accumulators in one pass, such as an online softmax.
 
 Each comes with its merge, which is associative and has the start as identity, so that a row may be
 cut among lanes, threads or blocks.

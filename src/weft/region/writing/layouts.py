@@ -1,4 +1,4 @@
-"""How stored values lie in memory, where their own order would suit nobody.
+"""Choosing memory layouts of intermediate tensors.
 
 Matrix units want the contracted axes of an operand to follow one another. A value that a
 contraction sums over two axes which do not (the heads and the depth of an attention's result, with

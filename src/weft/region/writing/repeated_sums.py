@@ -1,4 +1,4 @@
-"""Sums that are the same at many places, computed once.
+"""Sums with the same value at many places, computed once.
 
     y[i, j] = sum_k c * w[j, k]      ->      s[j] = sum_k c * w[j, k],   y[i, j] = s[j]
 

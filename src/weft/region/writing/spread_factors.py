@@ -1,4 +1,4 @@
-"""Factors of an attention's gradient that are repeated, stored as often as they are used.
+"""Broadcast factors of an attention's gradient, stored as often as they are used.
 
     t[r, j] = sum_e c * v[j, e]          ->   full[r, e] = c,   t[r, j] = sum_e full[r, e] * v[j, e]
     y[j, e] = sum_r p[r, j] * c          ->   y[j, e] = sum_r p[r, j] * full[r, e]

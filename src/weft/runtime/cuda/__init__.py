@@ -1,1 +1,1 @@
-"""Carrying compiled programs out on a CUDA device: its driver, memory, kernels, graphs."""
+"""Running compiled programs on a CUDA device: its driver, memory, kernels, graphs."""

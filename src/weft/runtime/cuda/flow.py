@@ -1,4 +1,5 @@
-"""Branches and loops within graphs: the two small kernels that they need, and the memory of those.
+"""Branches and loops in CUDA graphs: the two small kernels that set their conditions, and the
+memory of those.
 
 Before a branch, and after the head of a loop, a kernel reads the flag and tells the graph. When a
 body is entered, another one counts it: a loop that has entered too many bodies is ended by the

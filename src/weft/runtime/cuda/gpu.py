@@ -1,5 +1,5 @@
-"""A GPU as this process uses it: one stream, in which all programs work in order, one pool of
-memory, and the programs whose kernels may have something to report.
+"""A GPU in this process: one stream, in which all programs run in order, one memory pool, and the
+programs whose kernels may have an error to report.
 
 Work is asked for and not waited for. Whoever reads a result waits, and is told what went wrong on
 the way to it. What goes wrong is known only then, so all that was asked for since somebody last

@@ -1,4 +1,4 @@
-"""Kernels on a CUDA device: machine code loaded, tensor maps made, launches sent.
+"""Loading kernels on a CUDA device, making tensor maps, launching.
 
 A kernel's parameters are its tensor maps, by value, then the address of every buffer, then that of
 its workspace, if it has one. Maps hold addresses: they are made again when a buffer moves, and kept

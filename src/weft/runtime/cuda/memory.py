@@ -1,4 +1,4 @@
-"""Device memory that serves again: blocks given back are kept for whoever asks next.
+"""The device memory pool: freed blocks are kept for the next request.
 
 All work of a process on a device is in one stream, in order. So a block may be handed on while work
 that uses it is still to be done: what is put into it comes later. Other libraries work in streams

@@ -1,4 +1,4 @@
-"""Programs of one signature timed beside each other on a device.
+"""Timing programs of one signature side by side on a device.
 
 A contestant is recorded as one graph of many runs, each on the next set of inputs and outputs: the
 sets together are larger than the second-level cache, so that no run finds its operands there, and

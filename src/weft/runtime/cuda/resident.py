@@ -1,4 +1,4 @@
-"""What a program has on a device: kernels, constants, arena, error words.
+"""The device state of a loaded program: kernels, constants, arena, error words.
 
 Constants, arena, states and what random numbers depend on have fixed addresses. Inputs and outputs
 are wherever a run has them.

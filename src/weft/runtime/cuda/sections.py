@@ -1,4 +1,4 @@
-"""Steps of a program that a device carries out without asking the host.
+"""Sections of a program: steps that a device carries out without the host.
 
     Part    = the number of a launch or a copy
             | Branch(flag, taken, otherwise)

@@ -1,4 +1,4 @@
-"""Carrying out the steps of a program on a device.
+"""Running the steps of a program on a device.
 
 What lies between two jumps goes to the device as one graph. Counted loops turn on the host and wait
 for nothing; a branch or a loop that looks at data reads one byte back. A step for the host waits

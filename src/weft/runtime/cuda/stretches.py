@@ -1,4 +1,4 @@
-"""Stretches of a program: sections of its steps, each of which is one graph that runs replay.
+"""CUDA graphs of a program: each section of its steps is one graph, which runs replay.
 
 A graph is replayed while the inputs and outputs it touches are where they were, and a few sets of
 addresses are kept ready. For another set the graph that was not used for longest serves: of its

@@ -1,4 +1,4 @@
-"""A run as it is, looked at: when the host launched what, and when the stream was busy with it.
+"""A timed run: when the host launched what, and when the stream was busy with it.
 
 Launches are asynchronous: the host hands over a whole graph in one call, and goes on while the
 stream works. Points in the stream before and behind each graph say when it ran. Inside a graph

@@ -1,4 +1,4 @@
-"""A case of the conformance table: a program, its inputs, and what must come of it."""
+"""A conformance case: a program, its inputs, and the expected results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A backend's results against what was expected: nothing to say, or what is wrong in detail."""
+"""Judging a backend's results: nothing to say, or what is wrong in detail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Letting a body grow: one random op after the other."""
+"""Growing a random body: one random op after the other."""
 
 from __future__ import annotations
 

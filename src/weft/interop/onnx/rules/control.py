@@ -1,5 +1,6 @@
-"""Choices and loops. What is known when the model is read is decided then; what a program computes
-stays a choice or a loop in it."""
+"""If, Loop and Scan of ONNX. Conditions that are known when the model is read are decided then;
+others stay in the program.
+"""
 
 from __future__ import annotations
 

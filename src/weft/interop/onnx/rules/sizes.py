@@ -1,5 +1,6 @@
-"""Operators whose results have sizes that depend on elements: these are read, so a function that is
-traced cannot have them, unless they are constants."""
+"""ONNX operators whose results have data-dependent sizes: their operands are read, so a traced
+function cannot have them, unless they are constants.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A graph of ONNX being written: nodes by name, each with the type of what it gives."""
+"""The ONNX graph being written: nodes by name, each with the type of its result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes to compute with: numbers where the text has them, values where only the run knows them.
+"""Dynamic sizes: numbers where the text has them, values where only the run knows them.
 
 Positions in a flattened tensor are made of sizes. Written with these functions, the same lowering
 serves both kinds, and known sizes leave no instructions behind.

@@ -1,4 +1,4 @@
-"""Operations that are not read, each with the reason; the error says it, and so does the page."""
+"""Operations that are not supported, each with the reason that the error and the docs page give."""
 
 from __future__ import annotations
 

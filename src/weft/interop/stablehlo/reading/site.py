@@ -1,4 +1,6 @@
-"""One operation being read: its operands as PTIR values, its attributes, and how to say no."""
+"""The context of one operation being read: its operands as PTIR values, its attributes, and errors
+that name it.
+"""
 
 from __future__ import annotations
 

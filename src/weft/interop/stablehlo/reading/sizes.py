@@ -1,4 +1,4 @@
-"""What integer values hold where they hold sizes of tensors.
+"""Constant propagation on integers that hold sizes of tensors.
 
 Modules compute shapes as they compute anything else, by operations on small integer tensors. Those
 are followed while a module is read: an entry is a number, the name of an open size, or `UNKNOWN`.

@@ -1,4 +1,4 @@
-"""A block of MLIR text being written: operations by name, each typed where it is written."""
+"""The MLIR block being written: operations by name, each typed where it is written."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from weft.foundation.dtypes import BF16, F32, SI8, SI32, UI8, UI32, DType
+from weft.foundation.dtypes import BF16, F16, F32, SI8, SI32, UI8, UI32, DType
 from weft.foundation.index_expr import coefficient, linear
 from weft.foundation.records import dataclass
 from weft.plan.blocks import (
@@ -407,7 +407,7 @@ def _choose_block(
     wide = kernel.let(roles.contraction).dtype.storage_bytes > 4
     most_rows, most_columns, most_depth = (x // 2 if wide else x for x in BLOCK)
     if multiplies_tiles(kernel, target):
-        most_depth *= 4 // kernel.let(roles.lhs).dtype.storage_bytes
+        most_depth *= 4 // tile_bytes(kernel.let(roles.lhs).dtype)
     elif multiplies_words(kernel, target):
         most_depth *= 4
     elif tall:
@@ -438,14 +438,19 @@ def multiplies_tiles(kernel: Kernel, target: Target) -> bool:
     """Whether the machine has tiles for the numbers that a contraction multiplies."""
     if kernel.roles is None or not are_tiles(kernel):
         return False
-    is_float = kernel.let(kernel.roles.lhs).dtype is BF16
+    is_float = kernel.let(kernel.roles.lhs).dtype.is_float
     return target.has("avx512f") and target.has("amx_bf16" if is_float else "amx_int8")
 
 
 def are_tiles(kernel: Kernel) -> bool:
-    """Whether a contraction along one axis multiplies 8-bit numbers, or such of bf16, as they are
-    read, and adds up in 32 bits."""
-    return kernel.roles is not None and len(kernel.roles.k) == 1 and _are_widened(kernel, BF16)
+    """Whether a contraction along one axis multiplies 8-bit numbers, or such of bf16 or f16, as
+    they are read, and adds up in 32 bits."""
+    return kernel.roles is not None and len(kernel.roles.k) == 1 and _are_widened(kernel, BF16, F16)
+
+
+def tile_bytes(dtype: DType) -> int:
+    """What a number takes where it is packed for tiles: one of f16 is two of bf16."""
+    return 2 * BF16.storage_bytes if dtype is F16 else dtype.storage_bytes
 
 
 def are_words(kernel: Kernel) -> bool:
@@ -454,8 +459,8 @@ def are_words(kernel: Kernel) -> bool:
     return _are_widened(kernel)
 
 
-def _are_widened(kernel: Kernel, also: DType | None = None) -> bool:
-    """The same, also for numbers of another dtype that are added up in f32."""
+def _are_widened(kernel: Kernel, *floats: DType) -> bool:
+    """The same, also for numbers of one of these dtypes that are added up in f32."""
     roles = kernel.roles
     if roles is None:
         return False
@@ -463,7 +468,7 @@ def _are_widened(kernel: Kernel, also: DType | None = None) -> bool:
     sides = [kernel.let(name) for name in (roles.lhs, roles.rhs)]
     kinds = {let.dtype for let in sides}
     holds = kinds <= {SI8, UI8} if total.dtype is SI32 else (kinds, total.dtype) == ({UI8}, UI32)
-    holds = holds or (also is not None and (kinds, total.dtype) == ({also}, F32))
+    holds = holds or any((kinds, total.dtype) == ({each}, F32) for each in floats)
     if not holds or not isinstance(total.expr, Reduce):
         return False
     product = kernel.let(total.expr.value).expr

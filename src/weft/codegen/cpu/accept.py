@@ -12,7 +12,7 @@ from weft.codegen.cpu.attention_algorithms import ALGORITHMS as ATTENTIONS
 from weft.plan.attention import scratch_bytes
 from weft.plan.blocks import PANELS, SCRATCH_BYTES, STACK_BYTES, TILE_EDGE, TILES
 from weft.plan.completion import false_claims
-from weft.plan.contraction import are_tiles, are_words, takes_rows_in_turn
+from weft.plan.contraction import are_tiles, are_words, takes_rows_in_turn, tile_bytes
 from weft.plan.cpu_rows import KEPT_BYTES, columns_together, kept_bytes
 from weft.plan.images import IMAGE, image_refusal
 from weft.plan.ir import (
@@ -185,7 +185,7 @@ def _contraction_refusals(
     elif plan.cache == WORDS and not are_words(kernel):
         yield "only products of 8-bit numbers, added up in 32 bits, are packed as words"
     elif plan.cache == IN_TILES and not are_tiles(kernel):
-        yield "tiles are for products along one axis of bf16 added up in f32, or of 8-bit numbers"
+        yield "tiles are for products along one axis of bf16 or f16 added up in f32, or of 8 bits"
     elif plan.cache == IN_TILES and plan.warp_tile != (TILE_EDGE, TILE_EDGE):
         yield f"warp_tile of tiles is {TILE_EDGE}x{TILE_EDGE}"
     elif plan.cache and axis == "k":
@@ -258,7 +258,7 @@ def _refuse_blocks(kernel: Kernel, tensors: Mapping[str, Tensor], plan: MmaPlan)
     size = (own * depth + columns * depth + rows * columns) * item
     if plan.cache == IN_TILES:
         packed = (rows + columns) * (-(-depth // _TILE_DEPTH) * _TILE_DEPTH)
-        size = packed * lets[1].dtype.storage_bytes + rows * columns * item
+        size = packed * tile_bytes(lets[1].dtype) + rows * columns * item
     if size > STACK_BYTES:
         shown = "x".join(map(str, plan.tile))
         yield f"packed blocks of tile {shown} take {size:,} bytes; {STACK_BYTES:,} is the most"

@@ -258,7 +258,8 @@ class _Counter:
             case ir.Turn():
                 here.arithmetic += _TURNED_ROWS * stmt.words / 4
             case ir.Tiles():
-                here.arithmetic += stmt.rows * stmt.columns * stmt.words / _WORDS_A_CYCLE
+                products = stmt.rows * stmt.columns * stmt.words * stmt.parts**2
+                here.arithmetic += products / _WORDS_A_CYCLE
             case ir.Sort():
                 here.arithmetic += 2 * _ENTRY * stmt.length * math.log2(max(2, stmt.length))
 

@@ -91,10 +91,16 @@ class WordContraction(BlockedContraction):
             inner.axes.update(self._unflatten(side.axes, start + place))
             for number in range(self.per_word):
                 inner.body.append(self._byte(inner, side, number, used, k))
-            names = tuple(f"byte{number}" for number in range(self.per_word))
+            names = tuple(
+                self._packed_part(inner, side, f"byte{number}") for number in range(self.per_word)
+            )
             inner.body.append(ir.Let("word", self._packed_dtype(side), "word", names))
-            inner.body.append(ir.Store(side.scratch, base + place, "word", ()))
+            inner.body.append(ir.Store(side.scratch, base + place + side.offset, "word", ()))
             close(inner, scope)
+
+    def _packed_part(self, inner: Scope, side: Side, value: str) -> str:
+        """What of a value is packed: all of it."""
+        return value
 
     def _byte(self, inner: Scope, side: Side, number: int, used: int, k: Expr) -> ir.Stmt:
         let = self.lets[side.value]

@@ -230,7 +230,8 @@ class Sort:
 class Tiles:
     """`sums` = the products of `rows` rows of `a` with `columns` columns of `b`, `words` words of
     32 bits long, or these added to `sums`. `a` is rows one after the other; `b` is panels of 32
-    columns, of each a row of words after the other; `sums` is rows."""
+    columns, of each a row of words after the other; `sums` is rows. Numbers in `parts` are sums of
+    so many: all first parts come first, then all second ones."""
 
     sums: int
     a: int
@@ -239,6 +240,7 @@ class Tiles:
     columns: int
     words: int
     adds: bool
+    parts: int = 1
 
 
 @dataclass(frozen=True)

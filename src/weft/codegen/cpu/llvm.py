@@ -550,7 +550,7 @@ class _Emitter:
     def _tiles(self, tiles: ir.Tiles) -> None:
         """A call of the function that multiplies panels."""
         a, b = (self.routine.dtype_of(number) for number in (tiles.a, tiles.b))
-        name = tiles_function(self.code, signs_of(a, b), self.features)
+        name = tiles_function(self.code, signs_of(a, b, tiles.parts), self.features)
         places = (f"ptr {self.pointers[number]}" for number in (tiles.a, tiles.b, tiles.sums))
         sizes = (f"i64 {size}" for size in (tiles.rows, tiles.columns, tiles.words))
         adds = f"i1 {str(tiles.adds).lower()}"

@@ -86,6 +86,8 @@ class Side:
     """Whether the operand lies in panels, so that nothing is packed."""
     in_rows: bool = False
     """Whether a panel is its rows one after the other, each along k as memory has it."""
+    offset: int = 0
+    """Where in its scratch the panels begin: those of a second part stand behind the first ones."""
 
 
 Sides: TypeAlias = tuple[Side, Side]
@@ -407,7 +409,7 @@ class Panels(Lowering):
             address = row * depth + axis(loop.var) + base
         each.body += [
             ir.Let("zero", self._packed_dtype(side), "const", value=0),
-            ir.Store(side.scratch, address, "zero", ()),
+            ir.Store(side.scratch, address + side.offset, "zero", ()),
         ]
         close(each, scope)
 

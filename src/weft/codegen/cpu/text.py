@@ -112,7 +112,8 @@ def statement_text(stmt: Stmt) -> str:
             return f"sort {rows} in b{work} piece {piece}{way}"
         case ir.Tiles(sums=sums, a=a, b=b, rows=rows, columns=columns, words=words):
             how = "+=" if stmt.adds else "="
-            return f"tiles b{sums} {how} {rows}x{columns}x{words} of b{a}, b{b}"
+            several = f" in {stmt.parts} parts" if stmt.parts > 1 else ""
+            return f"tiles b{sums} {how} {rows}x{columns}x{words} of b{a}, b{b}{several}"
         case ir.Turn(target=target, place=place, source=source, words=words):
             return f"turn b{target}[{place}] = {words} of b{source}"
         case ir.Words(name=name, seed=seed, offset=offset, element=element):
@@ -258,9 +259,12 @@ class _Parser:
             row, piece = parse_expr(m[1]), parse_expr(m[7])
             out, count, length, x, work = (self._whole(m[i]) for i in range(2, 7))
             return ir.Sort(x, out, work, row, piece, length, count, bool(m[8]))
-        if m := self.match(r"tiles b(\d+) (\+?=) (\d+)x(\d+)x(\d+) of b(\d+), b(\d+)"):
+        if m := self.match(
+            r"tiles b(\d+) (\+?=) (\d+)x(\d+)x(\d+) of b(\d+), b(\d+)(?: in (\d+) parts)?"
+        ):
             sums, rows, columns, words, a, b = (self._whole(m[i]) for i in (1, 3, 4, 5, 6, 7))
-            return ir.Tiles(sums, a, b, rows, columns, words, m[2] == "+=")
+            parts = self._whole(m[8] or "1")
+            return ir.Tiles(sums, a, b, rows, columns, words, m[2] == "+=", parts)
         if m := self.match(r"turn b(\d+)\[(.+)\] = (\d+) of b(\d+)"):
             target, words, source = (self._whole(m[i]) for i in (1, 3, 4))
             return ir.Turn(target, parse_expr(m[2]), source, words)

@@ -9,6 +9,10 @@ A and two of B.
 Tiles of bf16 take denormal numbers for zeros, and make zeros of sums that would be denormal. Where
 no number but 0 is below 2^-56, every product is a multiple of 2^-126, and so is every sum: none is
 denormal. Where some are, and on machines without tiles, vectors do the same in plain loops.
+
+A number of f16 is two of bf16, and its product with another one is four products. The parts are
+multiples of 2^-24, so that none is denormal; but where a number is infinite, its first part times a
+second part that is 0 is none. Vectors, which add the parts first, multiply those, too.
 """
 
 from __future__ import annotations
@@ -23,11 +27,16 @@ EDGE: Final = 32
 STEP: Final = 16
 """Words along k that a tile has."""
 FEATURES: Final = {"bf16": "amx_bf16", "i8": "amx_int8"}
+HALVES: Final = "halves"
+"""What numbers of bf16 in two parts are called; they are `_FLOATS` as whole ones are."""
+_FLOATS: Final = ("bf16", HALVES)
 # A bf16 has eight significant bits: one of 2^-56 or more is a multiple of 2^-63, a product of two
 # of 2^-126, the least normal f32. Sums of such multiples are multiples too, unless they are
 # rounded, and then they are larger still.
 _LEAST: Final = 71 << 7
 """2^-56 as bf16."""
+_ENDLESS: Final = 0xFF << 7
+"""Infinity as bf16; what is larger is no number."""
 _TILE: Final = 16
 _PLAIN_ROWS: Final = 4
 """Rows of a tile register, and of a tile of vectors where there are none."""
@@ -49,32 +58,34 @@ WORDS: Final = (([SI8] * 4, SI32), ([UI8] * 4, UI32), ([BF16] * 2, UI32))
 """What a word is made of, and the number that it is."""
 
 
-def signs_of(a: DType, b: DType) -> str:
-    """What `tiles_function` calls operands of these dtypes."""
+def signs_of(a: DType, b: DType, parts: int) -> str:
+    """What `tiles_function` calls operands of these dtypes, in so many parts."""
+    if parts > 1:
+        return HALVES
     return "bf16" if a is BF16 else "".join("s" if side.is_signed else "u" for side in (a, b))
 
 
 def tiles_function(code: Code, signs: str, features: frozenset[str]) -> str:
-    """The name of the function that multiplies panels. `signs` is `bf16`, or for bytes whether
-    those of A and of B are signed: `su` where A's are and B's are not."""
+    """The name of the function that multiplies panels. `signs` is `bf16` or `HALVES`, or for bytes
+    whether those of A and of B are signed: `su` where A's are and B's are not."""
     plain = f"panels_of_{signs}"
-    added = "llvm.fmuladd.v16f32"
-    if signs == "bf16":
+    added, is_float = "llvm.fmuladd.v16f32", signs in _FLOATS
+    if is_float:
         operands = ", ".join(["<16 x float>"] * 3)
         code.declared[added] = f"declare <16 x float> @{added}({operands})"
     code.functions.setdefault(plain, _vector_function(plain, signs))
-    if FEATURES["bf16" if signs == "bf16" else "i8"] not in features:
+    if FEATURES["bf16" if is_float else "i8"] not in features:
         return plain
-    instruction = f"llvm.x86.tdp{'bf16ps' if signs == 'bf16' else f'b{signs}d'}"
+    instruction = f"llvm.x86.tdp{'bf16ps' if is_float else f'b{signs}d'}"
     code.declared[instruction] = f"declare void @{instruction}(i8 immarg, i8 immarg, i8 immarg)"
     for name, kinds in _MANAGED.items():
         code.declared[name] = f"declare void @{name}({kinds})"
-    if signs == "bf16":
-        least = "llvm.vector.reduce.umin.v32i16"
-        code.declared[least] = f"declare i16 @{least}(<32 x i16>)"
-        name = "llvm.umin.v32i16"
-        code.declared[name] = f"declare <32 x i16> @{name}(<32 x i16>, <32 x i16>)"
-        code.functions.setdefault("has_weak", _HAS_WEAK)
+    if is_float:
+        which = "umin" if signs == "bf16" else "umax"
+        across, pair = f"llvm.vector.reduce.{which}.v32i16", f"llvm.{which}.v32i16"
+        code.declared[across] = f"declare i16 @{across}(<32 x i16>)"
+        code.declared[pair] = f"declare <32 x i16> @{pair}(<32 x i16>, <32 x i16>)"
+        code.functions.setdefault(*(_HAS_WEAK if signs == "bf16" else _HAS_ENDLESS))
     name = f"tiles_of_{signs}"
     code.functions.setdefault(name, _by_tiles(name, instruction, plain, signs))
     return name
@@ -128,27 +139,39 @@ def _splat(count: int, kind: str, value: int) -> str:
     return f"<{', '.join([f'{kind} {value}'] * count)}>"
 
 
-_HAS_WEAK: Final = f"""
-define internal i1 @has_weak(ptr %from, i64 %words) nounwind {{
+def _scan(name: str, which: str, first: int, less: int, test: str) -> tuple[str, str]:
+    """A function that says whether the least or largest size of numbers of bf16, less so much,
+    passes a test, and its name."""
+    return (
+        name,
+        f"""
+define internal i1 @{name}(ptr %from, i64 %words) nounwind {{
 entry:
   br label %head
 head:
   %i = phi i64 [ 0, %entry ], [ %i.next, %head ]
-  %least = phi <32 x i16> [ {_splat(32, "i16", -1)}, %entry ], [ %less, %head ]
+  %found = phi <32 x i16> [ {_splat(32, "i16", first)}, %entry ], [ %more.found, %head ]
   %at = getelementptr i32, ptr %from, i64 %i
   %bits = load <32 x i16>, ptr %at, align 4
   %size = and <32 x i16> %bits, {_splat(32, "i16", 0x7FFF)}
-  %below = add <32 x i16> %size, {_splat(32, "i16", -1)}
-  %less = call <32 x i16> @llvm.umin.v32i16(<32 x i16> %least, <32 x i16> %below)
+  %less = sub <32 x i16> %size, {_splat(32, "i16", less)}
+  %more.found = call <32 x i16> @llvm.{which}.v32i16(<32 x i16> %found, <32 x i16> %less)
   %i.next = add i64 %i, {STEP}
   %more = icmp ult i64 %i.next, %words
   br i1 %more, label %head, label %done
 done:
-  %one = call i16 @llvm.vector.reduce.umin.v32i16(<32 x i16> %less)
-  %weak = icmp ult i16 %one, {_LEAST - 1}
-  ret i1 %weak
-}}"""
-"""Whether numbers of bf16 have one that is not 0 and below 2^-56; 0 less 1 is the largest."""
+  %one = call i16 @llvm.vector.reduce.{which}.v32i16(<32 x i16> %more.found)
+  %is = icmp {test}
+  ret i1 %is
+}}""",
+    )
+
+
+# 0 less 1 is the largest size.
+_HAS_WEAK: Final = _scan("has_weak", "umin", -1, 1, f"ult i16 %one, {_LEAST - 1}")
+"""Whether numbers of bf16 have one that is not 0 and below 2^-56."""
+_HAS_ENDLESS: Final = _scan("has_endless", "umax", 0, 0, f"uge i16 %one, {_ENDLESS}")
+"""Whether numbers of bf16 have one that is infinite, or none."""
 
 
 def _by_tiles(name: str, instruction: str, plain: str, signs: str) -> str:
@@ -159,13 +182,14 @@ def _by_tiles(name: str, instruction: str, plain: str, signs: str) -> str:
         f"  call void @llvm.x86.tilestored64(i8 {n}, ptr %kept{n}, i64 %target.row)"
         for n in range(4)
     )
-    kind = "float" if signs == "bf16" else "i32"
+    kind = "float" if signs in _FLOATS else "i32"
+    multiply = _multiply_halves if signs == HALVES else _multiply_tiles
     return f"""
 define internal void @{name}({_GIVEN}) nounwind {{
 entry:
   %config = alloca <64 x i8>, align 64
   %part = alloca [{EDGE * EDGE} x i32], align 64
-{_leave_weak(plain) if signs == "bf16" else "  br label %begin"}
+{_leave_to_vectors(plain, signs) if signs in _FLOATS else "  br label %begin"}
 begin:
   store <64 x i8> <{config}>, ptr %config, align 64
   call void @llvm.x86.ldtilecfg(ptr %config)
@@ -193,7 +217,7 @@ along:
   call void @llvm.x86.tilezero(i8 2)
   call void @llvm.x86.tilezero(i8 3)
   br label %deep
-{_multiply_tiles(instruction)}
+{multiply(instruction)}
 keep:
   %row.at = mul i64 %i, %width
   %column.at = mul i64 %j, 4
@@ -211,14 +235,15 @@ done:
 }}"""
 
 
-def _leave_weak(plain: str) -> str:
-    """Numbers that tiles would take for zeros are left to vectors."""
+def _leave_to_vectors(plain: str, signs: str) -> str:
+    """Numbers that tiles would take for zeros, or would lose, are left to vectors."""
+    test = _HAS_WEAK[0] if signs == "bf16" else _HAS_ENDLESS[0]
     return f"""  %a.words = mul i64 %rows, %words
   %b.words = mul i64 %columns, %words
-  %weak.a = call i1 @has_weak(ptr %a, i64 %a.words)
-  %weak.b = call i1 @has_weak(ptr %b, i64 %b.words)
-  %weak = or i1 %weak.a, %weak.b
-  br i1 %weak, label %plain, label %begin
+  %is.a = call i1 @{test}(ptr %a, i64 %a.words)
+  %is.b = call i1 @{test}(ptr %b, i64 %b.words)
+  %is = or i1 %is.a, %is.b
+  br i1 %is, label %plain, label %begin
 plain:
   call void @{plain}({_GIVEN})
   ret void"""
@@ -242,6 +267,46 @@ def _multiply_tiles(instruction: str) -> str:
   call void @llvm.x86.tileloadd64(i8 5, ptr %a1, i64 %a.row)
   call void @{instruction}(i8 2, i8 5, i8 6)
   call void @{instruction}(i8 3, i8 5, i8 7)
+  %k.next = add i64 %k, {STEP}
+  %deeper = icmp ult i64 %k.next, %words
+  br i1 %deeper, label %deep, label %keep"""
+
+
+_EVERY_PAIR: Final = (
+    *((6, "b0"), (4, "a0"), (0, 4, 6), (7, "b1"), (1, 4, 7), (5, "a1"), (2, 5, 6), (3, 5, 7)),
+    *((4, "a2"), (0, 4, 6), (1, 4, 7), (5, "a3"), (2, 5, 6), (3, 5, 7)),
+    *((6, "b2"), (0, 4, 6), (2, 5, 6), (7, "b3"), (1, 4, 7), (3, 5, 7)),
+    *((4, "a0"), (0, 4, 6), (1, 4, 7), (5, "a1"), (2, 5, 6), (3, 5, 7)),
+)
+"""Loads of a tile, and products of two that are added to a third: every part of A with every part
+of B. A tile stays for all that meets it next, and the four sums take turns: the next product with
+one comes when the last one is done."""
+
+
+def _multiply_halves(instruction: str) -> str:
+    """The same for numbers in two parts: `a2`, `a3`, `b2` and `b3` are the second ones."""
+    steps = {"a": "i64 %a.row", "b": f"i64 {EDGE * 4}"}
+    lines = []
+    for step in _EVERY_PAIR:
+        match step:
+            case (int(tile), str(place)):
+                given = f"i8 {tile}, ptr %{place}, {steps[place[0]]}"
+                lines.append(f"  call void @llvm.x86.tileloadd64({given})")
+            case (sums, x, y):
+                lines.append(f"  call void @{instruction}(i8 {sums}, i8 {x}, i8 {y})")
+    body = "\n".join(lines)
+    return f"""deep:
+  %k = phi i64 [ 0, %along ], [ %k.next, %deep ]
+  %a0 = getelementptr i32, ptr %a.panel, i64 %k
+  %a1 = getelementptr i8, ptr %a0, i64 %a.half
+  %a2 = getelementptr i32, ptr %a0, i64 %a.words
+  %a3 = getelementptr i32, ptr %a1, i64 %a.words
+  %b.row = mul i64 %k, {EDGE * 4}
+  %b0 = getelementptr i8, ptr %b.panel, i64 %b.row
+  %b1 = getelementptr i8, ptr %b0, i64 {_TILE * 4}
+  %b2 = getelementptr i32, ptr %b0, i64 %b.words
+  %b3 = getelementptr i32, ptr %b1, i64 %b.words
+{body}
   %k.next = add i64 %k, {STEP}
   %deeper = icmp ult i64 %k.next, %words
   br i1 %deeper, label %deep, label %keep"""
@@ -285,36 +350,18 @@ def _add_half(kind: str, half: int) -> str:
 
 def _vector_function(name: str, signs: str) -> str:
     """The same by vectors: some rows by two vectors of columns."""
-    kind = "float" if signs == "bf16" else "i32"
+    kind = "float" if signs in _FLOATS else "i32"
     vector, zero = f"<16 x {kind}>", "zeroinitializer"
     places = [(r, v) for r in range(_PLAIN_ROWS) for v in range(2)]
     phis = "\n".join(
         f"  %t{r}{v} = phi {vector} [ {zero}, %along ], [ %s{r}{v}, %deep ]" for r, v in places
     )
-    loads = "\n".join(
-        [
-            *(
-                f"  %a{r}.row = add i64 %i, {r}\n  %a{r}.first = mul i64 %a{r}.row, %words\n"
-                f"  %a{r}.place = add i64 %a{r}.first, %k\n"
-                f"  %a{r}.at = getelementptr i32, ptr %a, i64 %a{r}.place\n"
-                f"  %a{r}.one = load i32, ptr %a{r}.at, align 4\n"
-                f"  %a{r}.in = insertelement <16 x i32> poison, i32 %a{r}.one, i64 0\n"
-                f"  %a{r} = shufflevector <16 x i32> %a{r}.in, <16 x i32> poison, "
-                f"<16 x i32> {zero}"
-                for r in range(_PLAIN_ROWS)
-            ),
-            *(
-                f"  %b{v}.at = getelementptr i32, ptr %b.row, i64 {_TILE * v}\n"
-                f"  %b{v} = load <16 x i32>, ptr %b{v}.at, align 4"
-                for v in range(2)
-            ),
-        ]
-    )
-    parts = 2 if signs == "bf16" else 4
+    parts = 2 if signs in _FLOATS else 4
     sides = [(f"a{r}", signs[0]) for r in range(_PLAIN_ROWS)] + [("b0", signs[1]), ("b1", signs[1])]
+    loads = "\n".join(_load_words(side, signs == HALVES) for side, _ in sides)
     apart = "\n".join(
-        _part_of(side, part, signs if signs == "bf16" else sign)
-        for side, sign in sides
+        _joined(side, part) if signs == HALVES else _part_of(side, part, sign)
+        for side, sign in ((side, signs if signs == "bf16" else sign) for side, sign in sides)
         for part in range(parts)
     )
     products = "\n".join(_products(r, v, parts, kind) for r, v in places)
@@ -322,6 +369,8 @@ def _vector_function(name: str, signs: str) -> str:
     return f"""
 define internal void @{name}({_GIVEN}) nounwind {{
 entry:
+  %a.all = mul i64 %rows, %words
+  %b.all = mul i64 %columns, %words
   br label %across
 across:
   %i = phi i64 [ 0, %entry ], [ %i.next, %across.next ]
@@ -348,6 +397,54 @@ keep:
 done:
   ret void
 }}"""
+
+
+def _load_words(side: str, halves: bool) -> str:
+    """A word of a row, spread over a vector, or a vector of words of columns; in two parts, the
+    second ones under names that end in `.low`."""
+    matrix, number = side[0], int(side[1:])
+    if matrix == "a":
+        place = (
+            f"  %{side}.row = add i64 %i, {number}\n"
+            f"  %{side}.first = mul i64 %{side}.row, %words\n"
+            f"  %{side}.place = add i64 %{side}.first, %k\n"
+            f"  %{side}.at = getelementptr i32, ptr %a, i64 %{side}.place"
+        )
+    else:
+        place = f"  %{side}.at = getelementptr i32, ptr %b.row, i64 {_TILE * number}"
+    lines = [place, _load_at(side)]
+    if halves:
+        lines.append(
+            f"  %{side}.low.at = getelementptr i32, ptr %{side}.at, i64 %{matrix}.all\n"
+            + _load_at(f"{side}.low")
+        )
+    return "\n".join(lines)
+
+
+def _load_at(name: str) -> str:
+    if name[0] == "b":
+        return f"  %{name} = load <16 x i32>, ptr %{name}.at, align 4"
+    return (
+        f"  %{name}.one = load i32, ptr %{name}.at, align 4\n"
+        f"  %{name}.in = insertelement <16 x i32> poison, i32 %{name}.one, i64 0\n"
+        f"  %{name} = shufflevector <16 x i32> %{name}.in, <16 x i32> poison, "
+        "<16 x i32> zeroinitializer"
+    )
+
+
+def _joined(side: str, part: int) -> str:
+    """One of the numbers of each word, both its parts added; infinity has no second one."""
+    vector, made = "<16 x float>", f"%{side}.p{part}"
+    high, low = f"%{side}.high.p{part}", f"%{side}.low.p{part}"
+    return "\n".join(
+        [
+            _part_of(side, part, "bf16").replace(made, high),
+            _part_of(f"{side}.low", part, "bf16"),
+            f"  {made}.all = fadd {vector} {high}, {low}",
+            f"  {made}.endless = fcmp uno {vector} {low}, {low}",
+            f"  {made} = select <16 x i1> {made}.endless, {vector} {high}, {vector} {made}.all",
+        ]
+    )
 
 
 def _part_of(side: str, part: int, sign: str) -> str:

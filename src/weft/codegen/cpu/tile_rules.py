@@ -29,14 +29,17 @@ def tile_faults(
     kinds, sizes = zip(*(routine.scratch[number - first] for number in numbers), strict=True)
     if in_tile:
         yield "RoutineLoop", "tiles stand inside no unrolled loop and no lanes"
-    rows = edges[0] * stmt.words * _per_word(kinds[1])
+    parts = stmt.parts if isinstance(stmt, ir.Tiles) else 1
+    rows = edges[0] * stmt.words * _per_word(kinds[1]) * parts
     if isinstance(stmt, ir.Turn):
         wanted: tuple[int, ...] = (EDGE * stmt.words, rows)
         right = multiplied(kinds[1], kinds[0], F32 if kinds[1] is BF16 else SI32)
     else:
-        wanted = (edges[0] * edges[1], rows, edges[1] * stmt.words)
+        wanted = (edges[0] * edges[1], rows, edges[1] * stmt.words * parts)
         right = multiplied(kinds[1], kinds[2], kinds[0])
-    if not right:
+    if parts != 1 and (parts != 2 or kinds[1] is not BF16):
+        yield "RoutineType", "tiles are of whole numbers, or of numbers of bf16 in two parts"
+    elif not right:
         yield "RoutineType", f"there are no tiles of {', '.join(map(str, kinds))}"
     elif any(edge % EDGE or edge < 1 for edge in edges) or stmt.words % STEP or stmt.words < 1:
         yield "RoutineLoop", f"tiles are whole {EDGE} x {EDGE}, {STEP} words long"

@@ -5,6 +5,10 @@ tiles.
 
 A word is two neighbours of bf16 along the summed axis, or four of 8 bits. What a block lacks of
 whole tiles, in any direction, is zero.
+
+A number of f16 has eleven significant bits: it is the sum of two of bf16, which have eight. All
+first parts are packed, then all second ones, and every part of A meets every part of B: f32 adds up
+the same products.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from weft.codegen.cpu.int8_products import WordContraction
 from weft.codegen.cpu.panels import ZERO, Side, close, cuts, halves
 from weft.codegen.cpu.scopes import LANES, SERIAL, UNROLLED, Scope
 from weft.codegen.cpu.tile_code import EDGE, STEP
-from weft.foundation.dtypes import BF16, UI32, DType
+from weft.foundation.dtypes import BF16, F16, F32, UI32, DType
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import Expr, axis, constant
 from weft.foundation.whole_numbers import round_up
@@ -30,12 +34,20 @@ _TURNED: Final = 16
 class TileContraction(WordContraction):
     """The nest of one contraction by tiles."""
 
+    part: int = 0
+    """Which part of numbers is packed."""
+
     @property
     def per_word(self) -> int:
         return 4 // self.lets[self.a.value].dtype.storage_bytes
 
+    @property
+    def parts(self) -> int:
+        """Numbers that the tiles know, of which one of an operand is the sum."""
+        return 2 if self.lets[self.a.value].dtype is F16 else 1
+
     def _packed_dtype(self, side: Side) -> DType:
-        dtype = self.lets[side.value].dtype
+        dtype = BF16 if self.parts > 1 else self.lets[side.value].dtype
         if side.scratch != self.b.scratch:
             return dtype
         # The side whose words are columns is stored a word at a time; rows lie as their elements
@@ -46,12 +58,12 @@ class TileContraction(WordContraction):
         return round_up(-(-depth // self.per_word), STEP)
 
     def _scratch(self) -> tuple[tuple[DType, int], ...]:
-        (a, rows), *others = super()._scratch()
+        (a, rows), (b, columns), *others = super()._scratch()
         if not self._runs_along(self.b):
             depth = self._steps(self.blocking.depth) * self.per_word
             # A panel of columns before it is turned.
-            others.append((self.lets[self.b.value].dtype, EDGE * depth))
-        return (a, rows * self.per_word), *others
+            others.append((BF16 if self.parts > 1 else self.lets[self.b.value].dtype, EDGE * depth))
+        return (a, rows * self.per_word * self.parts), (b, columns * self.parts), *others
 
     def _begin(self) -> None:
         super()._begin()
@@ -71,14 +83,42 @@ class TileContraction(WordContraction):
         if isinstance(adds, str):
             raise InternalError("a step of tiles stores its sums, or adds to them")
         sizes = (round_up(rows, EDGE), round_up(columns, EDGE), self._steps(depth))
-        scope.body.append(ir.Tiles(self.sums, self.a.scratch, self.b.scratch, *sizes, adds))
+        operands = (self.sums, self.a.scratch, self.b.scratch)
+        scope.body.append(ir.Tiles(*operands, *sizes, adds, self.parts))
 
     # -- packing ---------------------------------------------------------------------------------
 
     def _pack_side(
         self, scope: Scope, side: Side, start: Expr, extent: int, k: Expr, depth: int
     ) -> None:
-        if side is self.a:
+        numbers = self.per_word if side is self.a else 1
+        size = round_up(extent, EDGE) * self._steps(depth) * numbers
+        for part in range(self.parts):
+            self.part = part
+            own = replace(side, offset=part * size)
+            self._pack_part(scope, own, start, extent, k, depth)
+
+    def _packed_part(self, inner: Scope, side: Side, value: str) -> str:
+        """The nearest number of bf16, or what is then left."""
+        if self.parts == 1:
+            return value
+        wide, high, near, rest, low = (
+            f"{value}.{name}" for name in ("wide", "high", "near", "rest", "low")
+        )
+        inner.body += [ir.Let(wide, F32, "cast", (value,)), ir.Let(high, BF16, "cast", (wide,))]
+        if self.part == 0:
+            return high
+        inner.body += [
+            ir.Let(near, F32, "cast", (high,)),
+            ir.Let(rest, F32, "sub", (wide, near)),
+            ir.Let(low, BF16, "cast", (rest,)),
+        ]
+        return low
+
+    def _pack_part(
+        self, scope: Scope, side: Side, start: Expr, extent: int, k: Expr, depth: int
+    ) -> None:
+        if side.scratch == self.a.scratch:
             self._pack_rows(scope, side, start, extent, k, depth)
             return
         if not self._runs_along(side):
@@ -96,12 +136,13 @@ class TileContraction(WordContraction):
         self, scope: Scope, side: Side, start: Expr, extent: int, k: Expr, depth: int
     ) -> None:
         """Columns that lie along k, as rows are packed, and then turned, a panel at a time."""
-        rows, steps = replace(side, scratch=self.totals + 1), self._steps(depth)
+        rows, steps = replace(side, scratch=self.totals + 1, offset=0), self._steps(depth)
         for cut in cuts(extent, EDGE):
             panel = Scope(scope, self._name("p"), cut.count, SERIAL)
             first = axis(panel.var) * EDGE + cut.start
             self._pack_rows(panel, rows, start + first, cut.extent, k, depth)
-            panel.body.append(ir.Turn(side.scratch, first * steps, rows.scratch, steps))
+            place = first * steps + side.offset
+            panel.body.append(ir.Turn(side.scratch, place, rows.scratch, steps))
             panel.close()
 
     def _pack_rows(
@@ -146,7 +187,8 @@ class TileContraction(WordContraction):
         along = axis(loop.var) * lanes + axis(inner.var) + start
         self._place(inner, side, row, k + along)
         self._emit(side.value, inner)
-        inner.body.append(ir.Store(side.scratch, base + along, side.value, ()))
+        packed = self._packed_part(inner, side, side.value)
+        inner.body.append(ir.Store(side.scratch, base + along + side.offset, packed, ()))
         close(inner, scope)
 
     def _lies_turned(self, side: Side) -> bool:
@@ -168,7 +210,8 @@ class TileContraction(WordContraction):
         along = axis(loop.var) * _TURNED + axis(inner.var)
         self._place(inner, side, start + row, k + along)
         self._emit(side.value, inner)
-        inner.body.append(ir.Store(side.scratch, row * long + along, side.value, ()))
+        packed = self._packed_part(inner, side, side.value)
+        inner.body.append(ir.Store(side.scratch, row * long + along + side.offset, packed, ()))
         close(inner, tile)
         self.turned = ""
         if whole < depth:
@@ -183,7 +226,7 @@ class TileContraction(WordContraction):
         for cut in halves(count, self.lanes * 2):
             loop = Scope(scope, self._name("z"), cut.count, SERIAL)
             inner = Scope(loop, self._name("zl"), cut.lanes, LANES if cut.lanes > 1 else UNROLLED)
-            place = first + axis(loop.var) * cut.lanes + axis(inner.var) + cut.start
+            place = first + axis(loop.var) * cut.lanes + axis(inner.var) + cut.start + side.offset
             inner.body += [
                 ir.Let("zero", self._packed_dtype(side), "const", value=0),
                 ir.Store(side.scratch, place, "zero", ()),

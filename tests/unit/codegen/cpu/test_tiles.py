@@ -55,8 +55,8 @@ def in_tiles(program: Program, block: tuple[int, int, int] = (64, 96, 128)) -> d
     return {"plan": json.dumps(document)}
 
 
-def numbers(seed: int, *shape: int) -> Array:
-    return np.random.default_rng(seed).normal(size=shape).astype(BF16)
+def numbers(seed: int, *shape: int, dtype: Any = BF16) -> Array:
+    return np.random.default_rng(seed).normal(size=shape).astype(dtype)
 
 
 def close_enough(found: Array, x: Array, y: Array) -> None:
@@ -74,6 +74,44 @@ def test_products_of_bf16_by_vectors(shape: tuple[int, int, int]) -> None:
     for threads in (1, 2):
         (found,) = executable.run([x, y], threads=threads)
         close_enough(found, x, y)
+
+
+@pytest.mark.parametrize("shape", one_in(4, SHAPES))
+def test_products_of_f16_are_those_of_two_parts(shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    program = product(m, n, k, dtype="f16")
+    x, y = numbers(0, m, k, dtype=np.float16), numbers(1, k, n, dtype=np.float16)
+    plain = compile_program(program, host(), overrides=in_tiles(program))
+    assert "in 2 parts" in plain.stages["cpu"]
+    for executable, threads in ((plain, 2), (emulated(program), 1)):
+        (found,) = executable.run([x, y], threads=threads)
+        close_enough(found, x, y)
+
+
+@pytest.mark.parametrize("turned", one_in(2, ["A", "B", "AB"]))
+def test_f16_that_lies_across(turned: str) -> None:
+    x, y = numbers(0, 50, 170, dtype=np.float16), numbers(1, 170, 40, dtype=np.float16)
+    given = [x.T.copy() if "A" in turned else x, y.T.copy() if "B" in turned else y]
+    (found,) = emulated(product(50, 40, 170, turned, "f16")).run(given, threads=1)
+    close_enough(found, x, y)
+
+
+@pytest.mark.parametrize("low", [2.0**-24, 2.0**-14 + 2.0**-24, 1 + 2.0**-10, 65504.0])
+def test_no_bit_of_f16_is_lost(low: float) -> None:
+    """Every number of f16 is the sum of two of bf16, subnormal and the largest ones too."""
+    x, y = np.full((40, 33), 0, np.float16), np.full((33, 50), 0, np.float16)
+    x[39, 32], y[32, 49] = low, 1 + 2.0**-10
+    (found,) = emulated(product(40, 50, 33, dtype="f16")).run([x, y], threads=1)
+    np.testing.assert_array_equal(found, x.astype(np.float64) @ y.astype(np.float64))
+    assert np.count_nonzero(found) == 1
+
+
+def test_infinite_f16_stay_infinite() -> None:
+    m, n, k = 40, 50, 70
+    x, y = np.ones((m, k), np.float16), np.ones((k, n), np.float16)
+    x[3, 5], y[69, 49] = -np.inf, np.nan
+    (found,) = emulated(product(m, n, k, dtype="f16")).run([x, y], threads=1)
+    np.testing.assert_array_equal(found, x.astype(np.float32) @ y.astype(np.float32))
 
 
 EMULATED = """
@@ -322,7 +360,8 @@ FLAGS = frozenset({"avx", "avx2", "fma", "avx512f", "f16c", "avx512_bf16"})
 def test_tiles_are_chosen_where_the_machine_has_them(tiles: bool) -> None:
     flags = FLAGS | ({"amx_bf16", "amx_int8"} if tiles else set())
     target = describe("x86_64", frozenset(flags), 4, (48 << 10, 2 << 20))
-    for program in (product(512, 512, 512), of_bytes(512, 512, 512, "si8")):
+    f16 = product(512, 512, 512, dtype="f16")
+    for program in (product(512, 512, 512), f16, of_bytes(512, 512, 512, "si8")):
         plan = plan_of(program, target)
         assert ({cached.where for cached in plan.cache} == {"tiles"}) is tiles
     assert {cached.where for cached in plan_of(product(4, 512, 512), target).cache} != {"tiles"}
@@ -349,6 +388,8 @@ def test_a_plan_for_other_numbers_is_refused() -> None:
     [
         ("tiles b5 = 64x64x32", "tiles b5 = 64x96x32", "elements are more than all"),
         ("tiles b5 = 64x64x32", "tiles b5 = 64x40x32", "whole 32 x 32"),
+        ("of b3, b4", "of b3, b4 in 2 parts", "elements are more than all"),
+        ("of b3, b4", "of b3, b4 in 3 parts", "bf16 in two parts"),
         ("of b3, b4", "of b0, b4", "tiles are in scratch"),
         ("of b3, b4", "of b4, b3", "there are no tiles of"),
         ("turn b4[1024*p_3]", "turn b4[1025*p_3]", "leaves the"),

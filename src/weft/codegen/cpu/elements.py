@@ -24,7 +24,7 @@ _INTEGER_OPS = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "o
 _LOGIC = {"max": "or", "min": "and", "or": "or", "and": "and", "xor": "xor"}
 FUNCTIONS = frozenset(
     {"neg", "abs", "sqrt", "rsqrt", "recip", "relu", "gelu", "silu", "not", "max", "min", "div"}
-    | {"exp_nonpositive", "share", "word", "dot"}
+    | {"exp_nonpositive", "share", "word", "dot", "cut"}
     | {"cast", "select", "const", "index", "copysign", "nextafter", "shift_left", "shift_right"}
     | elementary.FUNCTIONS
     | set(_INTEGER_OPS)
@@ -54,6 +54,8 @@ class Elements:
         if fn == "nextafter":
             start, goal = self.code.level(*args)
             return self._nextafter(start, goal, source)
+        if fn == "cut":
+            return self.formats.cut(args[0])
         if fn == "word":
             return self._word(self.code.level(*args))
         if source.is_float:

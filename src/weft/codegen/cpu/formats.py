@@ -89,6 +89,10 @@ class Formats:
     def __init__(self, code: Code, features: frozenset[str] = frozenset()) -> None:
         self.code = code
         self.has_half = bool(features & HALF)
+        self.stored: dict[str, Val] = {}
+        """Values of bf16 as they were loaded, ..."""
+        self.bits: dict[str, Val] = {}
+        """... and the bits of those that were rounded: neither is rounded again to be stored."""
 
     def _op(self, op: str, value: Val, constant: int) -> Val:
         return self.code.binary(op, value, number(constant, value.scalar, value.lanes))
@@ -103,7 +107,9 @@ class Formats:
             return self.wrapped(value, dtype)
         if dtype is BF16:
             wide = self.code.convert("zext", value, "i32")
-            return self.code.convert("bitcast", self._op("shl", wide, 16), "float")
+            made = self.code.convert("bitcast", self._op("shl", wide, 16), "float")
+            self.stored[made.text] = value
+            return made
         if dtype is F16 and self.has_half:
             return self.code.convert("fpext", self.code.convert("bitcast", value, "half"), "float")
         return self._from_small(value, _SMALL[dtype]) if dtype in _SMALL else value
@@ -115,8 +121,10 @@ class Formats:
         if dtype in NIBBLES:
             return self._op("and", value, 15)
         if dtype is BF16:
-            high = self._op("lshr", self._bf16_bits(value), 16)
-            return self.code.convert("trunc", high, "i16")
+            if value.text in self.stored:
+                return self.stored[value.text]
+            bits = self.bits.get(value.text) or self._bf16_bits(value)
+            return self.code.convert("trunc", self._op("lshr", bits, 16), "i16")
         if dtype is F16 and self.has_half:
             return self._to_half(value)
         return self._to_small(value, _SMALL[dtype]) if dtype in _SMALL else value
@@ -133,10 +141,24 @@ class Formats:
     def rounded(self, value: Val, dtype: DType) -> Val:
         """A computed value rounded (or wrapped) to `dtype`, still in the compute type."""
         if dtype is BF16:
-            return self.code.convert("bitcast", self._bf16_bits(value), "float")
+            return self._of_bits(self._bf16_bits(value))
         if dtype in _SMALL:
             return self.from_storage(self.to_storage(value, dtype), dtype)
         return self.wrapped(value, dtype) if dtype in NIBBLES else value
+
+    def cut(self, value: Val) -> Val:
+        """The number of bf16 that has the upper bits of a float; of NaN it is NaN."""
+        bits = self._op("and", self.code.convert("bitcast", value, "i32"), -65536)
+        if not self.has_half:
+            # A machine that widens f16 by itself leaves no NaN whose upper bits are infinity's.
+            nan = self.code.compare("fcmp uno", value, value)
+            bits = self.code.select(nan, self._op("or", bits, 0x400000), bits)
+        return self._of_bits(bits)
+
+    def _of_bits(self, bits: Val) -> Val:
+        made = self.code.convert("bitcast", bits, "float")
+        self.bits[made.text] = bits
+        return made
 
     def wrapped(self, value: Val, dtype: DType) -> Val:
         """The lower four bits of a byte, with the sign of a signed number spread."""

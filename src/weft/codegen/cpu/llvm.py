@@ -24,7 +24,7 @@ from weft.codegen.cpu.philox import philox_block, philox_word
 from weft.codegen.cpu.reports import REPORT_BROKEN
 from weft.codegen.cpu.sorting import Items, sort_key
 from weft.codegen.cpu.tile_code import signs_of, tiles_function, turn_function
-from weft.foundation.dtypes import BF16, SI64, UI32, DType
+from weft.foundation.dtypes import SI64, UI32, DType
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import Expr, bounds, constant
 from weft.foundation.whole_ops import key_bytes
@@ -107,8 +107,6 @@ class _Emitter:
         self.values: dict[tuple[str, tuple[tuple[str, int], ...]], Val] = {}
         self.defined: dict[str, tuple[str, ...]] = {}
         self.dtypes: dict[str, DType] = {}
-        self.stored: dict[str, Val] = {}
-        """Values of bf16 as they were loaded, which are stored again without being rounded."""
         self.accumulators = Accumulators(self.code, self.elements, self.indices)
         self.pointers: list[str] = []
         self.loads = Loads(self.code, self.indices, self.formats, routine, features, self.pointers)
@@ -355,8 +353,6 @@ class _Emitter:
         else:
             raw = self.loads.plain(load.buffer, load.address)
             value = self.formats.from_storage(raw, dtype)
-            if dtype is BF16:
-                self.stored[value.text] = raw
         self._define(load.name, value, dtype)
 
     def _load_run(self, run: ir.LoadRun) -> None:
@@ -407,9 +403,7 @@ class _Emitter:
         dtype = self.routine.dtype_of(store.buffer)
         kind, base, align = storage_type(dtype), self.pointers[store.buffer], dtype.storage_bytes
         self._select(store.places)
-        computed = self._value(store.value)
-        value = self.stored.get(computed.text) if dtype is BF16 else None
-        value = value or self.formats.to_storage(computed, dtype)
+        value = self.formats.to_storage(self._value(store.value), dtype)
         step = indices.step(store.address)
         if indices.lanes is None or (step == 0 and value.lanes == 1):
             code.store(value, indices.pointer(base, kind, store.address), align)

@@ -99,19 +99,20 @@ class TileContraction(WordContraction):
             self._pack_part(scope, own, start, extent, k, depth)
 
     def _packed_part(self, inner: Scope, side: Side, value: str) -> str:
-        """The nearest number of bf16, or what is then left."""
+        """The number of bf16 that has the upper bits, or what is then left: three bits at most, so
+        that nothing is cut off of it."""
         if self.parts == 1:
             return value
         wide, high, near, rest, low = (
             f"{value}.{name}" for name in ("wide", "high", "near", "rest", "low")
         )
-        inner.body += [ir.Let(wide, F32, "cast", (value,)), ir.Let(high, BF16, "cast", (wide,))]
+        inner.body += [ir.Let(wide, F32, "cast", (value,)), ir.Let(high, BF16, "cut", (wide,))]
         if self.part == 0:
             return high
         inner.body += [
             ir.Let(near, F32, "cast", (high,)),
             ir.Let(rest, F32, "sub", (wide, near)),
-            ir.Let(low, BF16, "cast", (rest,)),
+            ir.Let(low, BF16, "cut", (rest,)),
         ]
         return low
 

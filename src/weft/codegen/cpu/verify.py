@@ -26,7 +26,7 @@ from weft.codegen.cpu.sorting import key_type
 from weft.codegen.cpu.text import statement_text
 from weft.codegen.cpu.tile_code import EDGE, WORDS
 from weft.codegen.cpu.tile_rules import tile_faults
-from weft.foundation.dtypes import I1, SI32, SI64, UI8, UI32, DType
+from weft.foundation.dtypes import BF16, F32, I1, SI32, SI64, UI8, UI32, DType
 from weft.foundation.errors import Finding, SpecViolation
 from weft.foundation.functions import BINARY, COMPARISONS, REDUCTIONS, UNARY
 from weft.foundation.index_expr import Expr, Guard, always, axes_of, bounds, constant, params_of
@@ -411,6 +411,8 @@ class _Checker:
                 right = len(kinds) == 1
             case "select":
                 right = kinds == [I1, let.dtype, let.dtype]
+            case "cut":
+                right = (kinds, let.dtype) == ([F32], BF16)
             case "word":
                 right = (kinds, let.dtype) in WORDS
             case "dot":

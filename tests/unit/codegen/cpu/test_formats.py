@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
+import weft
 from tests.support.native_functions import REAL, SPECIAL, compute, points
 from tests.support.one_op import bits
 from weft.foundation.dtypes import (
@@ -19,6 +22,7 @@ from weft.foundation.dtypes import (
     DType,
 )
 from weft.foundation.numeric import cast
+from weft.ptir import Builder
 
 
 @pytest.mark.parametrize("source", REAL, ids=str)
@@ -48,3 +52,11 @@ def test_every_narrow_number_survives_a_round_trip(dtype: DType) -> None:
     (again,) = compute(F32, [wide], lambda body, reads: [body.cast(reads[0], dtype)])
     number = ~np.isnan(wide)
     assert bits(again[number]) == bits(x[number])
+
+
+def test_numbers_of_bf16_are_rounded_once() -> None:
+    """What is rounded when it is computed is not rounded again when it is stored."""
+    b = Builder("rounded")
+    x = b.param("bf16", [1000])
+    text = weft.compile(b.build(b.add(b.mul(x, x), x))).stages["llvm"]
+    assert len(re.findall(r"\b32767\b", text)) == len(re.findall(r" = f(?:add|mul) ", text)) > 0

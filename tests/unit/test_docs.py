@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import weft
 from examples import gpt
 from tests.support.cases import each
 from tests.support.command_line import Weft, command_runner
@@ -119,3 +120,12 @@ def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     for expected in ("func @gpt(", "next tokens", "time by op", "dot_general", "layer_norm"):
         assert expected in shown
+
+
+def test_the_newest_release_in_the_changelog_is_this_version_and_entries_are_short() -> None:
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    first, newest = re.findall(r"^## (.*)$", changes, re.MULTILINE)[:2]
+    assert first == "Unreleased"
+    assert re.fullmatch(re.escape(weft.__version__) + r" — \d{4}-\d\d-\d\d", newest)
+    for entry in re.findall(r"^- .*(?:\n  .*)*", changes, re.MULTILINE):
+        assert entry.count("\n") < 2, f"longer than two lines:\n{entry}"

@@ -22,7 +22,7 @@ from weft.testing.conformance.table import one_of_each
 
 ROOT = Path(__file__).parents[4]
 PAGE = (ROOT / "docs" / "gpu.md").read_text().split("## What runs on the host")[1].split("\n## ")[0]
-TABLE, COMPLEX = PAGE.split("Of complex operands")
+TABLE, COMPLEX = PAGE.split("For complex operands")
 LISTED = set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`.*?`) \|", TABLE, re.MULTILINE))))
 PAIRS = set(re.findall(r"`(\w+)`", COMPLEX))
 SAMPLE = 24

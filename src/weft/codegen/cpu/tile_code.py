@@ -360,7 +360,7 @@ def _vector_function(name: str, signs: str) -> str:
     sides = [(f"a{r}", signs[0]) for r in range(_PLAIN_ROWS)] + [("b0", signs[1]), ("b1", signs[1])]
     loads = "\n".join(_load_words(side, signs == HALVES) for side, _ in sides)
     apart = "\n".join(
-        _joined(side, part) if signs == HALVES else _part_of(side, part, sign)
+        _join_parts(side, part) if signs == HALVES else _part_of(side, part, sign)
         for side, sign in ((side, signs if signs == "bf16" else sign) for side, sign in sides)
         for part in range(parts)
     )
@@ -432,7 +432,7 @@ def _load_at(name: str) -> str:
     )
 
 
-def _joined(side: str, part: int) -> str:
+def _join_parts(side: str, part: int) -> str:
     """One of the numbers of each word, both its parts added; infinity has no second one."""
     vector, made = "<16 x float>", f"%{side}.p{part}"
     high, low = f"%{side}.high.p{part}", f"%{side}.low.p{part}"

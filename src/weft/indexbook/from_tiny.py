@@ -237,8 +237,8 @@ class _Book:
                 inputs,
                 self._reduced_axes(value),
                 tuple([table.atoms(node) for node in nodes[value]]),
-                not isinstance(value, Opaque),
                 known.params,
+                not isinstance(value, Opaque),
                 value in materialise,
                 static(value.x.shape[value.axis]) if isinstance(value, Gather) else 0,
             )

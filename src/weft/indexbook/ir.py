@@ -25,11 +25,13 @@ marked `materialise`, which must then exist in memory.
 
 from __future__ import annotations
 
+from dataclasses import field
 from enum import Enum
 
 from weft.foundation.dims import Dim
 from weft.foundation.errors import Finding
 from weft.foundation.index_expr import Expr, FloorDiv, Guard, Index
+from weft.foundation.json_records import SAID
 from weft.foundation.records import dataclass
 
 
@@ -48,7 +50,7 @@ class AxisVar:
     id: int
     name: str
     size: Dim
-    kind: AxisKind = AxisKind.ITER
+    kind: AxisKind = field(default=AxisKind.ITER, metadata=SAID)
 
 
 @dataclass(frozen=True)
@@ -87,10 +89,10 @@ class IndexInfo:
     domain: Domain
     inputs: tuple[InputMap, ...]
     reduce_axes: tuple[int, ...] = ()
-    atoms: tuple[tuple[int, ...], ...] = ()
+    atoms: tuple[tuple[int, ...], ...] = field(default=(), metadata=SAID)
+    params: tuple[IndexParam, ...] = ()
     scop: bool = True
     """False for values that are not affine: boundaries of every later stage."""
-    params: tuple[IndexParam, ...] = ()
     materialise: bool = False
     """True for a movement that must be a tensor of its own."""
     selected: int = 0

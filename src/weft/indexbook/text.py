@@ -11,23 +11,13 @@ an input has `guards` and `aligned: false` where it needs them.
 from __future__ import annotations
 
 import json
-from typing import Any, TypeAlias
+from typing import Any, Final
 
 from weft.foundation.dims import Dim, Symbol
 from weft.foundation.errors import Finding
-from weft.foundation.index_text import parse_guard, parse_index
 from weft.foundation.json_fields import Fields, parse, reading
-from weft.indexbook.ir import (
-    AxisKind,
-    AxisVar,
-    Domain,
-    IndexBook,
-    IndexInfo,
-    IndexParam,
-    InputMap,
-)
-
-Json: TypeAlias = dict[str, Any]
+from weft.foundation.json_records import Codec, Json, Records
+from weft.indexbook.ir import IndexBook, IndexInfo
 
 
 def dumps(book: IndexBook) -> str:
@@ -47,66 +37,17 @@ def loads(text: str) -> IndexBook:
     return from_json(parse(text, "index book"))
 
 
-# -- writing -------------------------------------------------------------------------------------
+# -- documents -----------------------------------------------------------------------------------
 
 
 def to_json(book: IndexBook) -> Json:
     """The book as a JSON document."""
     document: Json = {
-        "index_book": {name: _info_document(info) for name, info in book.infos.items()}
+        "index_book": {name: RECORDS.write(info) for name, info in book.infos.items()}
     }
     if book.findings:
-        document["findings"] = [
-            {"code": f.code, "where": f.where, "why": f.why, "hint": f.hint} for f in book.findings
-        ]
+        document["findings"] = [RECORDS.write(f, hint=f.hint) for f in book.findings]
     return document
-
-
-def _info_document(info: IndexInfo) -> Json:
-    made: Json = {
-        "axes": [_axis_document(axis) for axis in info.axes],
-        "domain": _domain(info.domain),
-        "inputs": [_input_document(read) for read in info.inputs],
-    }
-    if info.reduce_axes:
-        made["reduce_axes"] = list(info.reduce_axes)
-    made["atoms"] = [list(atoms) for atoms in info.atoms]
-    if info.params:
-        made["params"] = [
-            {"name": p.name, "value_id": p.value_id, "low": p.low, "high": p.high}
-            for p in info.params
-        ]
-    if not info.scop:
-        made["scop"] = False
-    if info.materialise:
-        made["materialise"] = True
-    if info.selected:
-        made["selected"] = info.selected
-    return made
-
-
-def _axis_document(axis: AxisVar) -> Json:
-    size = axis.size.name if isinstance(axis.size, Symbol) else axis.size
-    return {"id": axis.id, "name": axis.name, "size": size, "kind": axis.kind.value}
-
-
-def _domain(domain: Domain) -> Json:
-    made: Json = {"constraints": [str(guard) for guard in domain.constraints]}
-    if domain.pieces:
-        made["pieces"] = [_domain(piece) for piece in domain.pieces]
-    return made
-
-
-def _input_document(read: InputMap) -> Json:
-    made: Json = {"value_id": read.value_id, "map": [str(e) for e in read.map]}
-    if read.guards:
-        made["guards"] = [str(guard) for guard in read.guards]
-    if not read.aligned:
-        made["aligned"] = False
-    return made
-
-
-# -- reading -------------------------------------------------------------------------------------
 
 
 def from_json(document: Any) -> IndexBook:
@@ -116,44 +57,14 @@ def from_json(document: Any) -> IndexBook:
         infos = {}
         for name, one in named:
             with reading(one, f"index_book.{name}") as info:
-                infos[name] = _read_info(info)
-        found = fields.items("findings", _read_finding) if fields.has("findings") else ()
+                infos[name] = RECORDS.read(IndexInfo, info)
+        read = RECORDS.reader(Finding)
+        found = fields.items("findings", read) if fields.has("findings") else ()
     return IndexBook(infos, found)
 
 
-def _read_finding(fields: Fields) -> Finding:
-    return Finding(
-        fields.text("code"), fields.text("where"), fields.text("why"), fields.text("hint")
-    )
-
-
-def _read_info(fields: Fields) -> IndexInfo:
-    with reading(fields.take("domain"), f"{fields.where}.domain") as domain:
-        space = _read_domain(domain)
-    return IndexInfo(
-        fields.items("axes", _read_axis),
-        space,
-        fields.items("inputs", _read_input),
-        fields.wholes("reduce_axes", ()),
-        fields.whole_lists("atoms"),
-        fields.flag("scop", True),
-        fields.items("params", _read_param) if fields.has("params") else (),
-        fields.flag("materialise", False),
-        fields.whole("selected", 0),
-    )
-
-
-def _read_axis(fields: Fields) -> AxisVar:
-    return AxisVar(
-        fields.whole("id"),
-        fields.text("name"),
-        _read_size(fields),
-        fields.choice("kind", AxisKind),
-    )
-
-
-def _read_size(fields: Fields) -> Dim:
-    size = fields.take("size")
+def _read_size(fields: Fields, name: str) -> Dim:
+    size = fields.take(name)
     if isinstance(size, str) and size:
         return Symbol(size)
     if not isinstance(size, int) or isinstance(size, bool) or size < 0:
@@ -161,22 +72,8 @@ def _read_size(fields: Fields) -> Dim:
     return size
 
 
-def _read_domain(fields: Fields) -> Domain:
-    constraints = tuple(parse_guard(text) for text in fields.texts("constraints"))
-    pieces = fields.items("pieces", _read_domain) if fields.has("pieces") else ()
-    return Domain(constraints, pieces)
+def _write_size(size: Dim) -> int | str:
+    return size.name if isinstance(size, Symbol) else size
 
 
-def _read_input(fields: Fields) -> InputMap:
-    return InputMap(
-        fields.text("value_id"),
-        parse_index(list(fields.texts("map"))),
-        tuple(parse_guard(text) for text in fields.texts("guards", ())),
-        fields.flag("aligned", True),
-    )
-
-
-def _read_param(fields: Fields) -> IndexParam:
-    return IndexParam(
-        fields.text("name"), fields.text("value_id"), fields.whole("low"), fields.whole("high")
-    )
+RECORDS: Final = Records({Dim: Codec(_write_size, _read_size)})

@@ -23,6 +23,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import field, replace
 from enum import Enum
 
+from weft.foundation.json_records import SAID
 from weft.foundation.records import dataclass
 
 
@@ -66,7 +67,7 @@ class MemRef:
     strides: tuple[int, ...]
     alignment: int
     noalias: bool
-    element_bytes: int = 1
+    element_bytes: int = field(default=1, metadata=SAID)
 
 
 def lie_alike(refs: Iterable[MemRef]) -> Hashable:
@@ -114,9 +115,9 @@ class BufferMap:
 
     refs: dict[str, MemRef]
     arena_bytes: int
-    copies: tuple[Copy, ...] = ()
+    copies: tuple[Copy, ...] = field(default=(), metadata=SAID)
     lives: dict[str, tuple[int, int]] = field(default_factory=dict)
-    shares: tuple[Share, ...] = ()
+    shares: tuple[Share, ...] = field(default=(), metadata=SAID)
 
     def refs_of(self, names: Iterable[str]) -> dict[str, MemRef]:
         """The tensors of one kernel. Those that share no bytes with another one of them are

@@ -43,6 +43,8 @@ SAID: Final = {"said": True}
 """The field is written even where it has its default, and may not be left out."""
 INLINE: Final = {"inline": True}
 """The fields of this record are fields of the object itself."""
+APART: Final = {"apart": True}
+"""The object does not have the field."""
 LAST: Final = {"last": True}
 """The field stands behind all others."""
 
@@ -78,10 +80,12 @@ class _Known(NamedTuple):
 
     name: str
     key: str
-    codec: Codec | Object
+    write: Callable[[Any], Any]
+    read: Callable[..., Any]
+    inline: bool
+    needed: bool
     default: Any
     """What is left out, besides None."""
-    needed: bool
 
 
 _NO_DEFAULT: Final = object()
@@ -110,13 +114,15 @@ class Records:
         """A record as a JSON object. `written` are fields that the caller has written, or leaves
         out with None."""
         made: Json = {}
-        for name, key, codec, default, _ in self._fields(type(record)):
+        for name, key, write, _, inline, _, default in self._fields(type(record)):
             if name in written:
                 document = written[name]
             else:
                 value = getattr(record, name)
-                document = None if value is None or value == default else codec.write(value)
-            if document is not None and isinstance(codec, Object):
+                if value is None or (default is not _NO_DEFAULT and value == default):
+                    continue
+                document = write(value)
+            if inline:
                 made.update(document)
             elif document is not None:
                 made[key] = document
@@ -125,13 +131,13 @@ class Records:
     def read(self, cls: type[Item], fields: Fields, **given: Any) -> Item:
         """The record that the fields of an object describe. `given` are fields that the caller has
         read."""
-        for name, key, codec, default, needed in self._fields(cls):
+        for name, key, _, read, inline, needed, default in self._fields(cls):
             if name in given:
                 continue
-            if isinstance(codec, Object):
-                given[name] = codec.read(fields)
+            if inline:
+                given[name] = read(fields)
             elif needed or fields.has(key):
-                given[name] = codec.read(fields, key)
+                given[name] = read(fields, key)
             elif default is _NO_DEFAULT:
                 given[name] = None
         return cls(**given)
@@ -141,22 +147,27 @@ class Records:
         return partial(self.read, cls)
 
     def _fields(self, cls: type) -> tuple[_Known, ...]:
-        if cls not in self._known:
+        known = self._known.get(cls)
+        if known is None:
             types = get_type_hints(cls)
-            found = sorted(fields_of(cls), key=lambda field: "last" in field.metadata)
-            self._known[cls] = tuple(self._field(known, types[known.name]) for known in found)
-        return self._known[cls]
+            found = [field for field in fields_of(cls) if "apart" not in field.metadata]
+            found.sort(key=lambda field: "last" in field.metadata)
+            known = tuple(self._field(field, types[field.name]) for field in found)
+            self._known[cls] = known
+        return known
 
     def _field(self, known: Field[Any], kind: Any) -> _Known:
         kind, may_miss = _without_none(kind)
-        codec = self._object(kind) if "inline" in known.metadata else self._codec(kind)
+        inline = "inline" in known.metadata
+        write, read = self._object(kind) if inline else self._codec(kind)
         default, needed = _NO_DEFAULT, not may_miss
         if "said" not in known.metadata:
             if known.default is not MISSING:
                 default, needed = known.default, False
             elif known.default_factory is not MISSING:
                 default, needed = known.default_factory(), False
-        return _Known(known.name, known.metadata.get("called", known.name), codec, default, needed)
+        key = known.metadata.get("called", known.name)
+        return _Known(known.name, key, write, read, inline, needed, default)
 
     def _codec(self, kind: Any) -> Codec:
         """How a value of some type is a field."""

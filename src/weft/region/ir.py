@@ -51,6 +51,7 @@ from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import Expr as IndexExpr
 from weft.foundation.index_expr import Guard, Index, always, axis
+from weft.foundation.json_records import APART, LAST, SAID, called
 from weft.foundation.memo import memo
 from weft.foundation.records import dataclass, replace
 from weft.region.form import (
@@ -96,7 +97,7 @@ class Read:
     tensor: str
     index: Index
     guards: tuple[Guard, ...] = ()
-    fill: Scalar | None = None
+    fill: Scalar | None = field(default=None, metadata=LAST)
     places: tuple[Place, ...] = ()
 
 
@@ -212,10 +213,10 @@ ValueExpr: TypeAlias = (
 class Let:
     """A value of a kernel."""
 
-    name: str
+    name: str = field(metadata=called("let"))
     dtype: DType
     axes: tuple[str, ...]
-    expr: ValueExpr
+    expr: ValueExpr = field(metadata=called("op"))
 
 
 @dataclass(frozen=True)
@@ -235,7 +236,7 @@ class Output:
     value: str
     index: Index
     base: str | None = None
-    materialize: Materialize = Materialize.GMEM
+    materialize: Materialize = field(default=Materialize.GMEM, metadata=SAID)
 
 
 @dataclass(frozen=True)
@@ -329,7 +330,7 @@ class Kernel:
     axes: tuple[KernelAxis, ...]
     body: tuple[Let, ...]
     outputs: tuple[Output, ...]
-    params: tuple[Param, ...] = ()
+    params: tuple[Param, ...] = field(default=(), metadata=SAID)
     roles: Roles | None = None
     opaque: OpaqueCall | None = None
     labels: dict[str, str] = field(default_factory=dict, compare=False)
@@ -515,7 +516,7 @@ class Tensor:
     name: str
     dtype: DType
     shape: tuple[int, ...]
-    role: str = "internal"
+    role: str = field(default="internal", metadata=SAID)
     """input, param, state, constant, run (what random numbers depend on), output, internal, or
     local: of a stage, in no memory of the program."""
     room: int = 0
@@ -574,11 +575,11 @@ class Module:
     origin: dict[str, tuple[int, ...]] = field(default_factory=dict, compare=False)
     """Kernel name to the ids of the PTIR values it computes."""
     chains: tuple[Chain, ...] = ()
-    notes: tuple[str, ...] = field(default=(), compare=False)
+    notes: tuple[str, ...] = field(default=(), compare=False, metadata=APART)
     """What was decided about all kernels together, a sentence each."""
-    stops: dict[str, str] = field(default_factory=dict, compare=False)
+    stops: dict[str, str] = field(default_factory=dict, compare=False, metadata=APART)
     """Kernel of a contraction to why what follows it is computed by other kernels."""
-    stored: dict[str, str] = field(default_factory=dict, compare=False)
+    stored: dict[str, str] = field(default_factory=dict, compare=False, metadata=APART)
     """Blocks that go through memory to why they do."""
-    weighed: tuple[Weighed, ...] = field(default=(), compare=False)
+    weighed: tuple[Weighed, ...] = field(default=(), compare=False, metadata=APART)
     """What the estimates said where a choice was left to them."""

@@ -25,35 +25,24 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias, get_args
 
 from weft.foundation.errors import Unimplemented
-from weft.foundation.index_text import parse_expr, parse_guard, parse_index
-from weft.foundation.json_fields import Fields, Scalar, parse, reading, write_scalar
+from weft.foundation.json_fields import Fields, parse, reading
+from weft.foundation.json_records import Codec, Json, Object, Records
 from weft.foundation.records import replace
+from weft.region.form import Form
 from weft.region.form_text import form_from_json, form_to_json
 from weft.region.ir import (
-    AxisIndex,
     Binary,
-    Carry,
     Cast,
-    Chain,
     Check,
-    Const,
-    Fold,
     Kernel,
-    KernelAxis,
     Let,
-    Materialize,
     Module,
     OpaqueCall,
     Output,
-    Param,
-    Pattern,
-    Place,
-    Read,
     Reduce,
-    Roles,
     Select,
     Stage,
     Tensor,
@@ -62,7 +51,6 @@ from weft.region.ir import (
     Words,
 )
 
-Json: TypeAlias = dict[str, Any]
 Encode: TypeAlias = Callable[[object], Any]
 """Writes the op of an opaque kernel."""
 Decode: TypeAlias = Callable[[Any], object]
@@ -115,76 +103,38 @@ def _region_text(region: Json) -> str:
 
 def to_json(module: Module, encode_op: Encode | None = None) -> Json:
     """The module as a JSON document."""
-    tensors = {
-        t.name: {"dtype": t.dtype.name, "shape": list(t.shape), "role": t.role}
-        | ({"room": t.room} if t.room else {})
-        for t in module.tensors.values()
-    }
+    tensors = {t.name: RECORDS.write(t, name=None) for t in module.tensors.values()}
     kernels = [kernel_to_json(kernel, module.tensors, encode_op) for kernel in module.kernels]
-    origin = {name: list(ids) for name, ids in module.origin.items()}
-    document: Json = {
-        "tensors": tensors,
-        "inputs": list(module.inputs),
-        "outputs": list(module.outputs),
-        "kernels": [{"region": kernel} for kernel in kernels],
-    }
-    if origin:
-        document["origin"] = origin
-    if module.chains:
-        chains = [{"kind": chain.kind, "kernels": list(chain.kernels)} for chain in module.chains]
-        document["chains"] = chains
-    return {"module": document}
+    regions = [{"region": kernel} for kernel in kernels]
+    found = RECORDS.write(module, tensors=tensors, kernels=regions)
+    return {"module": dict.fromkeys(("tensors", "inputs", "outputs")) | found}
 
 
 def kernel_to_json(
     kernel: Kernel, tensors: Mapping[str, Tensor], encode_op: Encode | None = None
 ) -> Json:
     """One kernel as document 2's `region` object."""
-    form = {} if kernel.form is None else {"form": form_to_json(kernel.form)}
-    region: Json = {
-        "name": kernel.name,
-        "pattern": kernel.pattern.value,
-        **form,
-        "axes": [_axis_document(found) for found in kernel.axes],
-        "params": [_param(found) for found in kernel.params],
-        "inputs": [{"name": n, "memref": _memref(tensors[n])} for n in kernel.inputs],
-        "outputs": [_output_document(output, tensors) for output in kernel.outputs],
-    }
-    if kernel.roles is not None:
-        region["roles"] = _roles_document(kernel.roles)
-    if kernel.opaque is not None:
-        region["opaque"] = _opaque(kernel.opaque, encode_op)
-    else:
-        if kernel.stages:
-            region["stages"] = [_stage(stage) for stage in kernel.stages]
-        stores = [f"{output.value} -> {output.tensor}" for output in kernel.outputs]
-        region["body"] = [*map(_let_document, kernel.body), {"yield": stores}]
-    if kernel.labels:
-        region["labels"] = dict(kernel.labels)
-    return region
+    outputs = [
+        {"name": output.tensor, "memref": _memref(tensors[output.tensor]), "materialize": ""}
+        | RECORDS.write(output, tensor=None, value=None)
+        for output in kernel.outputs
+    ]
+    stores = [f"{output.value} -> {output.tensor}" for output in kernel.outputs]
+    body = None if kernel.opaque is not None else _write_body(kernel.body, stores)
+    opaque = None if kernel.opaque is None else _write_opaque(kernel.opaque, encode_op)
+    found = RECORDS.write(kernel, body=body, outputs=outputs, opaque=opaque)
+    found["inputs"] = [{"name": n, "memref": _memref(tensors[n])} for n in kernel.inputs]
+    return {name: found[name] for name in _IN_ORDER if name in found}
 
 
-def _stage(stage: Stage) -> Json:
-    local = stage.local
-    return {
-        "local": {"name": local.name, "dtype": local.dtype.name, "shape": list(local.shape)},
-        "axes": [_axis_document(found) for found in stage.axes],
-        "body": [*map(_let_document, stage.body), {"yield": [f"{stage.value} -> {local.name}"]}],
-    }
+def _write_body(lets: tuple[Let, ...], stores: list[str]) -> list[Json]:
+    return [*map(RECORDS.write, lets), {"yield": stores}]
 
 
-def _axis_document(found: KernelAxis) -> Json:
-    return {"name": found.name, "size": found.size} | ({"reduce": True} if found.reduce else {})
-
-
-def _param(found: Param) -> Json:
-    return {
-        "name": found.name,
-        "tensor": found.tensor,
-        "element": found.element,
-        "low": found.low,
-        "high": found.high,
-    }
+def _write_stage(stage: Stage) -> Json:
+    local = RECORDS.write(stage.local, role=None)
+    body = _write_body(stage.body, [f"{stage.value} -> {stage.local.name}"])
+    return RECORDS.write(stage, local=local, body=body, value=None)
 
 
 def _memref(tensor: Tensor) -> Json:
@@ -197,100 +147,24 @@ def _memref(tensor: Tensor) -> Json:
     }
 
 
-def _output_document(output: Output, tensors: Mapping[str, Tensor]) -> Json:
-    found: Json = {
-        "name": output.tensor,
-        "memref": _memref(tensors[output.tensor]),
-        "materialize": output.materialize.value,
-        "index": [str(expr) for expr in output.index],
-    }
-    return found | ({} if output.base is None else {"base": output.base})
-
-
-def _roles_document(roles: Roles) -> Json:
-    lists = {key: list(getattr(roles, key)) for key in ("batch", "m", "n", "k")}
-    return {**lists, "contraction": roles.contraction, "lhs": roles.lhs, "rhs": roles.rhs}
-
-
-def _opaque(call: OpaqueCall, encode_op: Encode | None) -> Json:
+def _write_opaque(call: OpaqueCall, encode_op: Encode | None) -> Json:
     if encode_op is None:
         raise Unimplemented("region text", "nothing was given that can write an opaque op")
-    found: Json = {
-        "op": encode_op(call.op),
-        "inputs": list(call.inputs),
-        "results": list(call.results),
-    }
-    return found | ({"pairs": list(call.pairs)} if call.pairs else {})
+    return RECORDS.write(call, op=encode_op(call.op))
 
 
-def _let_document(let: Let) -> Json:
-    return {
-        "let": let.name,
-        "dtype": let.dtype.name,
-        "axes": list(let.axes),
-        "op": _op_document(let.expr),
-    }
-
-
-def _op_document(expr: ValueExpr) -> Json:
-    match expr:
-        case Read():
-            return _write_read(expr)
-        case Const(value=value):
-            return {"op": "Const", "value": write_scalar(value)}
-        case AxisIndex(expr=index):
-            return {"op": "AxisIndex", "expr": str(index)}
-        case Unary(fn=fn, x=x):
-            return {"op": "Unary", "fn": fn, "inputs": [x]}
-        case Cast(x=x):
-            return {"op": "Cast", "inputs": [x]}
-        case Binary(fn=fn, lhs=lhs, rhs=rhs):
-            return {"op": "Binary", "fn": fn, "inputs": [lhs, rhs]}
-        case Select(pred=pred, x=x, y=y):
-            return {"op": "Binary", "fn": "where", "inputs": [pred, x, y]}
-        case Check(x=x, rule=rule, code=code, size=size, element=element):
-            found = {"op": "Check", "inputs": [x], "rule": rule, "code": code, "size": size}
-            return found | {"element": str(element)}
-        case Words(seed=seed, offset=offset, element=element):
-            return {"op": "Words", "inputs": [seed, offset], "element": str(element)}
-        case Reduce(fn=fn, axes=axes, value=value):
-            return {"op": "Reduce", "fn": fn, "inputs": [value], "axes": list(axes)}
-        case Fold():
-            return _fold(expr)
-
-
-def _write_read(read: Read) -> Json:
-    found: Json = {"op": "Read", "tensor": read.tensor, "index": [str(e) for e in read.index]}
-    if read.guards:
-        found["guards"] = [str(guard) for guard in read.guards]
-    if read.places:
-        found["places"] = [
-            {"param": place.param, "value": place.value, "size": place.size}
-            for place in read.places
-        ]
-    return found | ({} if read.fill is None else {"fill": write_scalar(read.fill)})
-
-
-def _fold(fold: Fold) -> Json:
-    carries = [
-        {
-            "name": carry.name,
-            "dtype": carry.dtype.name,
-            "axes": list(carry.axes),
-            "init": write_scalar(carry.init),
-            "next": carry.next,
-            "merged": carry.merged,
-        }
-        for carry in fold.carries
-    ]
-    return {
-        "op": "Fold",
-        "axes": list(fold.axes),
-        "carries": carries,
-        "step": [_let_document(let) for let in fold.step],
-        "combine": [_let_document(let) for let in fold.combine],
-        "result": fold.result,
-    }
+def _write_op(expr: ValueExpr) -> Json:
+    """The names of operands are a list, behind the function."""
+    operands = _OPERANDS.get(type(expr), ())
+    found = RECORDS.write(expr, **dict.fromkeys(operands))
+    op: Json = {"op": type(expr).__name__}
+    if isinstance(expr, Select):
+        op = {"op": "Binary", "fn": "where"}
+    elif "fn" in found:
+        op["fn"] = found["fn"]
+    if operands:
+        op["inputs"] = [getattr(expr, name) for name in operands]
+    return op | found
 
 
 # -- reading -------------------------------------------------------------------------------------
@@ -302,27 +176,9 @@ def from_json(document: Any, decode_op: Decode | None = None) -> Module:
         tensors = {}
         for name, entry in top.named("tensors"):
             with reading(entry, f"tensor {name}") as fields:
-                tensors[name] = Tensor(
-                    name,
-                    fields.dtype("dtype"),
-                    fields.wholes("shape"),
-                    fields.text("role"),
-                    fields.whole("room") if fields.has("room") else 0,
-                )
+                tensors[name] = RECORDS.read(Tensor, fields, name=name)
         kernels = top.items("kernels", lambda fields: _read_region(fields, tensors, decode_op))
-        origin = _read_origin(top) if top.has("origin") else {}
-        chains = top.items("chains", _read_chain) if top.has("chains") else ()
-        ends = top.texts("inputs"), top.texts("outputs")
-        return Module(tensors, kernels, *ends, origin, chains)
-
-
-def _read_origin(top: Fields) -> dict[str, tuple[int, ...]]:
-    with reading(top.take("origin"), "module.origin") as origin:
-        return {name: origin.wholes(name) for name in origin.names}
-
-
-def _read_chain(fields: Fields) -> Chain:
-    return Chain(fields.text("kind"), fields.texts("kernels"))
+        return RECORDS.read(Module, top, tensors=tensors, kernels=kernels)
 
 
 def _read_region(fields: Fields, tensors: Mapping[str, Tensor], decode_op: Decode | None) -> Kernel:
@@ -335,21 +191,8 @@ def _read_region(fields: Fields, tensors: Mapping[str, Tensor], decode_op: Decod
             stores = lets.pop() if lets else None
             body = _read_lets(lets, f"{region.where}.body")
             outputs = _with_values(outputs, stores, region)
-        made = Kernel(
-            region.text("name"),
-            region.choice("pattern", Pattern),
-            region.items("axes", _read_axis),
-            body,
-            outputs,
-            region.items("params", _read_param),
-            _read_roles(region),
-            _read_opaque(region, decode_op),
-            _read_labels(region) if region.has("labels") else {},
-            form_from_json(region.take("form"), f"{region.where}.form")
-            if region.has("form")
-            else None,
-            region.items("stages", _read_stage) if region.has("stages") else (),
-        )
+        opaque = _read_opaque(region, decode_op)
+        made = RECORDS.read(Kernel, region, body=body, outputs=outputs, opaque=opaque)
         if inputs != made.inputs:
             shown = ", ".join(made.inputs)
             region.fail(f"its inputs are {', '.join(inputs)}, but it reads {shown}, in this order")
@@ -358,8 +201,7 @@ def _read_region(fields: Fields, tensors: Mapping[str, Tensor], decode_op: Decod
 
 def _read_stage(fields: Fields) -> Stage:
     with reading(fields.take("local"), f"{fields.where}.local") as local:
-        dtype, shape = local.dtype("dtype"), local.wholes("shape")
-        tensor = Tensor(local.text("name"), dtype, shape, "local")
+        tensor = RECORDS.read(Tensor, local, role="local", room=0)
     lets = fields.documents("body")
     with reading(lets.pop() if lets else None, f"{fields.where}.body[-1]") as end:
         stores = end.texts("yield")
@@ -367,7 +209,7 @@ def _read_stage(fields: Fields) -> Stage:
     if name != tensor.name:
         fields.fail(f"its yield does not name a value for {tensor.name}")
     body = _read_lets(lets, f"{fields.where}.body")
-    return Stage(tensor, fields.items("axes", _read_axis), body, value)
+    return RECORDS.read(Stage, fields, local=tensor, body=body, value=value)
 
 
 def _read_memref(fields: Fields, tensors: Mapping[str, Tensor]) -> str:
@@ -385,32 +227,16 @@ def _read_memref(fields: Fields, tensors: Mapping[str, Tensor]) -> str:
     return name
 
 
-def _read_labels(region: Fields) -> dict[str, str]:
-    with reading(region.take("labels"), f"{region.where}.labels") as labels:
-        return {name: labels.text(name) for name in labels.names}
-
-
 def _read_lets(documents: list[Any], where: str) -> tuple[Let, ...]:
-    return tuple(_read_let(let, f"{where}[{n}]") for n, let in enumerate(documents))
-
-
-def _read_axis(fields: Fields) -> KernelAxis:
-    return KernelAxis(fields.text("name"), fields.whole("size"), fields.flag("reduce", False))
-
-
-def _read_param(fields: Fields) -> Param:
-    numbers = (fields.whole(key) for key in ("element", "low", "high"))
-    return Param(fields.text("name"), fields.text("tensor"), *numbers)
+    found = []
+    for number, document in enumerate(documents):
+        with reading(document, f"{where}[{number}]") as fields:
+            found.append(RECORDS.read(Let, fields))
+    return tuple(found)
 
 
 def _read_output(fields: Fields, tensors: Mapping[str, Tensor]) -> Output:
-    return Output(
-        _read_memref(fields, tensors),
-        "",
-        parse_index(list(fields.texts("index"))),
-        fields.text("base") if fields.has("base") else None,
-        fields.choice("materialize", Materialize),
-    )
+    return RECORDS.read(Output, fields, tensor=_read_memref(fields, tensors), value="")
 
 
 def _with_values(outputs: tuple[Output, ...], stores: Any, region: Fields) -> tuple[Output, ...]:
@@ -424,99 +250,58 @@ def _with_values(outputs: tuple[Output, ...], stores: Any, region: Fields) -> tu
     )
 
 
-def _read_roles(region: Fields) -> Roles | None:
-    if not region.has("roles"):
-        return None
-    with reading(region.take("roles"), f"{region.where}.roles") as fields:
-        batch, m, n, k = (fields.texts(key) for key in ("batch", "m", "n", "k"))
-        contraction, lhs, rhs = (fields.text(key) for key in ("contraction", "lhs", "rhs"))
-        return Roles(batch, m, n, k, contraction, lhs, rhs)
-
-
 def _read_opaque(region: Fields, decode_op: Decode | None) -> OpaqueCall | None:
     if not region.has("opaque"):
         return None
     if decode_op is None:
         raise Unimplemented("region text", "nothing was given that can read an opaque op")
     with reading(region.take("opaque"), f"{region.where}.opaque") as fields:
-        op, pairs = decode_op(fields.take("op")), fields.wholes("pairs", ())
-        return OpaqueCall(op, fields.texts("inputs"), fields.wholes("results"), pairs)
-
-
-def _read_let(document: Any, where: str) -> Let:
-    with reading(document, where) as fields:
-        name, dtype, axes = fields.text("let"), fields.dtype("dtype"), fields.texts("axes")
-        with reading(fields.take("op"), f"{where}.op") as op:
-            return Let(name, dtype, axes, _read_op(op))
+        return RECORDS.read(OpaqueCall, fields, op=decode_op(fields.take("op")))
 
 
 def _read_op(op: Fields) -> ValueExpr:
     kind = op.text("op")
-    match kind:
-        case "Read":
-            guards = tuple(parse_guard(text) for text in op.texts("guards", ()))
-            fill: Scalar | None = op.scalar("fill") if op.has("fill") else None
-            index = parse_index(list(op.texts("index")))
-            places = op.items("places", _read_place) if op.has("places") else ()
-            return Read(op.text("tensor"), index, guards, fill, places)
-        case "Const":
-            return Const(op.scalar("value"))
-        case "AxisIndex":
-            return AxisIndex(parse_expr(op.text("expr")))
-        case "Fold":
-            return _read_fold(op)
-        case "Unary" | "Cast" | "Binary" | "Reduce":
-            return _read_compute(kind, op)
-        case "Check":
-            (x,), element = _inputs(op, kind, 1), parse_expr(op.text("element"))
-            return Check(x, op.text("rule"), op.text("code"), op.whole("size"), element)
-        case "Words":
-            seed, offset = _inputs(op, kind, 2)
-            return Words(seed, offset, parse_expr(op.text("element")))
-        case _:
-            op.fail(f"there is no op {kind!r}")
-
-
-def _read_place(fields: Fields) -> Place:
-    return Place(fields.text("param"), fields.text("value"), fields.whole("size"))
-
-
-def _read_compute(kind: str, op: Fields) -> ValueExpr:
-    fn = "" if kind == "Cast" else op.text("fn")
-    wanted = 3 if (kind, fn) == ("Binary", "where") else (2 if kind == "Binary" else 1)
-    inputs = _inputs(op, f"{kind} {fn}", wanted)
-    match kind:
-        case "Unary":
-            return Unary(fn, inputs[0])
-        case "Cast":
-            return Cast(inputs[0])
-        case "Reduce":
-            return Reduce(fn, op.texts("axes"), inputs[0])
-        case _:
-            return Select(*inputs) if fn == "where" else Binary(fn, *inputs)
-
-
-def _inputs(op: Fields, what: str, wanted: int) -> tuple[str, ...]:
-    found = op.texts("inputs")
-    if len(found) != wanted:
-        op.fail(f"{what} takes {wanted} inputs, not {len(found)}")
+    if kind not in _OPS:
+        op.fail(f"there is no op {kind!r}")
+    cls = _OPS[kind]
+    given: Json = {"fn": op.text("fn")} if cls in (Unary, Binary, Reduce) else {}
+    said = " ".join([kind, *given.values()])
+    if said == "Binary where":
+        cls, given = Select, {}
+    if operands := _OPERANDS.get(cls):
+        inputs = op.texts("inputs")
+        if len(inputs) != len(operands):
+            op.fail(f"{said} takes {len(operands)} inputs, not {len(inputs)}")
+        given |= zip(operands, inputs, strict=True)
+    found: ValueExpr = RECORDS.read(cls, op, **given)
     return found
 
 
-def _read_fold(op: Fields) -> Fold:
-    step, combine = (
-        _read_lets(op.documents(key), f"{op.where}.{key}") for key in ("step", "combine")
-    )
-    carries = op.items("carries", _read_carry)
-    return Fold(op.texts("axes"), carries, step, combine, op.text("result"))
+def _read_form(region: Fields, name: str) -> Form:
+    return form_from_json(region.take(name), f"{region.where}.{name}")
 
 
-def _read_carry(fields: Fields) -> Carry:
-    return Carry(
-        fields.text("name"),
-        fields.dtype("dtype"),
-        fields.texts("axes"),
-        fields.scalar("init"),
-        fields.text("next"),
-        fields.text("merged"),
-    )
+_OPS: Final[Mapping[str, type]] = {
+    cls.__name__: cls for cls in get_args(ValueExpr) if cls is not Select
+}
+_OPERANDS: Final[Mapping[type, tuple[str, ...]]] = {
+    Unary: ("x",),
+    Cast: ("x",),
+    Binary: ("lhs", "rhs"),
+    Select: ("pred", "x", "y"),
+    Check: ("x",),
+    Words: ("seed", "offset"),
+    Reduce: ("value",),
+}
+_IN_ORDER: Final = (
+    *("name", "pattern", "form", "axes", "params", "inputs", "outputs", "roles", "opaque"),
+    *("stages", "body", "labels"),
+)
+"""The fields of a region."""
+RECORDS: Final = Records(
+    {
+        ValueExpr: Object(_write_op, _read_op),
+        Stage: Object(_write_stage, _read_stage),
+        Form: Codec(form_to_json, _read_form),
+    }
+)

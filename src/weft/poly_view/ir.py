@@ -49,6 +49,7 @@ from typing import Any, TypeAlias
 
 from weft.foundation.dtypes import DType
 from weft.foundation.index_expr import SELECTED, Expr, Guard, Index, params_of
+from weft.foundation.json_records import APART, INLINE, SAID, called
 from weft.foundation.records import dataclass
 
 Scalar: TypeAlias = bool | int | float | complex
@@ -90,7 +91,7 @@ class IndexParam:
     """A run-time number of index expressions, `$name` in them."""
 
     name: str
-    access: Access
+    access: Access = field(metadata=INLINE)
     low: int
     high: int
 
@@ -108,7 +109,7 @@ class ContractionAttrs:
     rhs_idx: tuple[str, ...]
     out_idx: tuple[str, ...]
     reduce_idx: tuple[str, ...]
-    affine_offsets: dict[str, str] = field(default_factory=dict, hash=False)
+    affine_offsets: dict[str, str] = field(default_factory=dict, hash=False, metadata=SAID)
 
 
 @dataclass(frozen=True)
@@ -117,19 +118,19 @@ class PolyBlock:
 
     name: str
     kind: BlockKind
-    axes: tuple[IterAxis, ...]
+    axes: tuple[IterAxis, ...] = field(metadata=INLINE)
     dtype: DType
     accesses: tuple[Access, ...]
-    value: Any
+    value: Any = field(metadata=APART)
     attrs: ContractionAttrs | None = None
-    value_id: str = ""
+    value_id: str = field(default="", metadata={**SAID, **called("value")})
     """The id of the Tiny value: v0, v1, ..."""
-    fn: str = ""
+    fn: str = field(default="", metadata=SAID)
     """What is computed: the function or reduction by its Tiny name, or cast, where, const, iota,
     gather, check, words."""
     write: Index | None = None
     base: str | None = None
-    window_of: tuple[int, ...] = ()
+    window_of: tuple[int, ...] = field(default=(), metadata=called("shape"))
     """The shape of the result of an update block."""
     selected: int = 0
     """For a gather, the extent of the axis along which it reads."""

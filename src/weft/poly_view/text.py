@@ -20,17 +20,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from weft.foundation.errors import SpecViolation
 from weft.foundation.index_expr import Index
 from weft.foundation.index_text import NON_AFFINE, parse_guard, parse_index
 from weft.foundation.json_fields import Fields, parse, read_scalar, reading, write_scalar
+from weft.foundation.json_records import Json, Object, Records
 from weft.poly_view.ir import (
     Access,
-    BlockKind,
     Chain,
-    ContractionAttrs,
     Edge,
     IndexParam,
     IterAxis,
@@ -38,7 +37,6 @@ from weft.poly_view.ir import (
     Scop,
 )
 
-Json: TypeAlias = dict[str, Any]
 _MAP: Final = re.compile(r"\[(?P<index>[^\]]*)\](?: : (?P<guards>.*?)(?: else (?P<fill>.*))?)?")
 
 
@@ -71,52 +69,37 @@ def to_json(scop: Scop) -> Json:
                 for name, (dtype, shape) in scop.inputs.items()
             },
             "shapes": {name: list(shape) for name, shape in scop.shapes.items()},
-            "params": [
-                {"name": p.name, **_access(p.access), "low": p.low, "high": p.high}
-                for p in scop.params
-            ],
+            "params": list(map(RECORDS.write, scop.params)),
             "blocks": [_block_document(block) for block in scop.blocks],
             "edges": _edge_documents(scop),
             "outputs": [
-                {"name": name, **_access(access), "domain": _domain(axes)}
+                {"name": name, **_write_access(access), "domain": _domain(axes)}
                 for name, access, axes in scop.outputs
             ],
-            "chains": [{"kind": c.kind, "blocks": list(c.blocks)} for c in scop.chains],
+            "chains": list(map(RECORDS.write, scop.chains)),
         }
     }
 
 
 def _block_document(block: PolyBlock) -> Json:
-    made: Json = {
-        "name": block.name,
-        "kind": block.kind.value,
-        "fn": block.fn,
-        "value": block.value_id,
-        "dtype": block.dtype.name,
-        "domain": _domain(block.axes),
-    }
-    reduced = [axis.name for axis in block.axes if axis.reduce]
-    if reduced:
-        made["reduce"] = reduced
-    made["accesses"] = [_access(access) for access in block.accesses]
+    window: Json = dict.fromkeys(("write", "base", "window_of"))
     if block.write is not None:
-        made["write"] = _index_text(block.write)
-        made["base"] = block.base
-        made["shape"] = list(block.window_of)
-    if block.attrs is not None:
-        made["attrs"] = _attrs(block.attrs)
-    if block.selected:
-        made["selected"] = block.selected
-    if block.after:
-        made["after"] = list(block.after)
-    return made
+        text, shape = _index_text(block.write), list(block.window_of)
+        window = {"write": text, "base": block.base, "window_of": shape}
+    found = RECORDS.write(block, **window)
+    return {name: found[name] for name in _IN_ORDER if name in found}
+
+
+def _write_axes(axes: tuple[IterAxis, ...]) -> Json:
+    reduced = [axis.name for axis in axes if axis.reduce]
+    return {"domain": _domain(axes)} | ({"reduce": reduced} if reduced else {})
 
 
 def _domain(axes: tuple[IterAxis, ...]) -> Json:
     return {axis.name: [0, axis.size] for axis in axes}
 
 
-def _access(access: Access) -> Json:
+def _write_access(access: Access) -> Json:
     made: Json = {"tensor": access.tensor, "map": map_text(access)}
     if access.widen is not None:
         made["widen"] = access.widen.name
@@ -134,18 +117,6 @@ def map_text(access: Access) -> str:
 
 def _index_text(index: Index) -> str:
     return f"[{', '.join(map(str, index))}]"
-
-
-def _attrs(attrs: ContractionAttrs) -> Json:
-    return {
-        "pattern": attrs.pattern,
-        "batch_idx": list(attrs.batch_idx),
-        "lhs_idx": list(attrs.lhs_idx),
-        "rhs_idx": list(attrs.rhs_idx),
-        "out_idx": list(attrs.out_idx),
-        "reduce_idx": list(attrs.reduce_idx),
-        "affine_offsets": attrs.affine_offsets,
-    }
 
 
 def _edge_documents(scop: Scop) -> list[Json]:
@@ -172,8 +143,8 @@ def from_json(document: Any, values: Mapping[str, Any] | None = None) -> Scop:
             fields.items("blocks", lambda f: _read_block(f, values or {})),
             _read_edges(fields),
             fields.items("outputs", _read_output),
-            fields.items("chains", lambda f: Chain(f.text("kind"), f.texts("blocks"))),
-            fields.items("params", _read_param),
+            fields.items("chains", RECORDS.reader(Chain)),
+            fields.items("params", RECORDS.reader(IndexParam)),
             _read_shapes(fields),
         )
 
@@ -194,22 +165,18 @@ def _read_inputs(fields: Fields) -> dict[str, Any]:
 def _read_block(fields: Fields, values: Mapping[str, Any]) -> PolyBlock:
     value_id = fields.text("value")
     write = parse_map(fields.text("write")).map if fields.has("write") else None
-    return PolyBlock(
-        fields.text("name"),
-        fields.choice("kind", BlockKind),
-        _read_domain(fields, fields.texts("reduce", ())),
-        fields.dtype("dtype"),
-        fields.items("accesses", _read_access),
-        values.get(value_id),
-        _read_attrs(fields),
-        value_id,
-        fields.text("fn"),
-        write,
-        fields.text("base") if write is not None else None,
-        fields.wholes("shape") if write is not None else (),
-        fields.whole("selected", 0),
-        fields.texts("after", ()),
-    )
+    given = {
+        "value": values.get(value_id),
+        "value_id": value_id,
+        "write": write,
+        "base": fields.text("base") if write is not None else None,
+        "window_of": fields.wholes("shape") if write is not None else (),
+    }
+    return RECORDS.read(PolyBlock, fields, **given)
+
+
+def _read_axes(fields: Fields) -> tuple[IterAxis, ...]:
+    return _read_domain(fields, fields.texts("reduce", ()))
 
 
 def _read_domain(fields: Fields, reduced: tuple[str, ...]) -> tuple[IterAxis, ...]:
@@ -246,26 +213,6 @@ def parse_map(text: str, tensor: str = "") -> Access:
     return Access(tensor, parse_index(parts), tuple(parse_guard(g) for g in guards), fill)
 
 
-def _read_attrs(fields: Fields) -> ContractionAttrs | None:
-    if not fields.has("attrs"):
-        return None
-    with reading(fields.take("attrs"), f"{fields.where}.attrs") as attrs:
-        return ContractionAttrs(
-            attrs.text("pattern"),
-            attrs.texts("batch_idx"),
-            attrs.texts("lhs_idx"),
-            attrs.texts("rhs_idx"),
-            attrs.texts("out_idx"),
-            attrs.texts("reduce_idx"),
-            _read_offsets(attrs),
-        )
-
-
-def _read_offsets(attrs: Fields) -> dict[str, str]:
-    with reading(attrs.take("affine_offsets"), f"{attrs.where}.affine_offsets") as offsets:
-        return {name: offsets.text(name) for name in offsets.names}
-
-
 def _read_edges(fields: Fields) -> tuple[Edge, ...]:
     found: list[Edge] = []
 
@@ -284,7 +231,14 @@ def _read_output(fields: Fields) -> tuple[str, Access, tuple[IterAxis, ...]]:
     return fields.text("name"), _read_access(fields), _read_domain(fields, ())
 
 
-def _read_param(fields: Fields) -> IndexParam:
-    return IndexParam(
-        fields.text("name"), _read_access(fields), fields.whole("low"), fields.whole("high")
-    )
+_IN_ORDER: Final = (
+    *("name", "kind", "fn", "value", "dtype", "domain", "reduce", "accesses"),
+    *("write", "base", "shape", "attrs", "selected", "after"),
+)
+"""The fields of a block."""
+RECORDS: Final = Records(
+    {
+        Access: Object(_write_access, _read_access),
+        tuple[IterAxis, ...]: Object(_write_axes, _read_axes),
+    }
+)

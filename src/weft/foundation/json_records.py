@@ -10,7 +10,7 @@ Metadata of a field say where it is otherwise:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, is_dataclass
 from dataclasses import fields as fields_of
 from enum import Enum
@@ -128,9 +128,22 @@ class Records:
                 made[key] = document
         return made
 
+    def write_fields(self, record: Any, names: Iterable[str]) -> Json:
+        """Some fields of a record, even where they could be left out."""
+        by_name = {known.name: known for known in self._fields(type(record))}
+        made: Json = {}
+        for known in map(by_name.__getitem__, names):
+            value = getattr(record, known.name)
+            made[known.key] = None if value is None else known.write(value)
+        return made
+
     def read(self, cls: type[Item], fields: Fields, **given: Any) -> Item:
         """The record that the fields of an object describe. `given` are fields that the caller has
         read."""
+        return cls(**self.read_fields(cls, fields, **given))
+
+    def read_fields(self, cls: type, fields: Fields, **given: Any) -> dict[str, Any]:
+        """The fields of a record that an object has, and those that are given."""
         for name, key, _, read, inline, needed, default in self._fields(cls):
             if name in given:
                 continue
@@ -140,7 +153,7 @@ class Records:
                 given[name] = read(fields, key)
             elif default is _NO_DEFAULT:
                 given[name] = None
-        return cls(**given)
+        return given
 
     def reader(self, cls: type[Item]) -> Callable[[Fields], Item]:
         """What reads a record of a class, for items of a list."""
@@ -149,7 +162,7 @@ class Records:
     def _fields(self, cls: type) -> tuple[_Known, ...]:
         known = self._known.get(cls)
         if known is None:
-            types = get_type_hints(cls)
+            types = get_type_hints(cls, include_extras=True)
             found = [field for field in fields_of(cls) if "apart" not in field.metadata]
             found.sort(key=lambda field: "last" in field.metadata)
             known = tuple(self._field(field, types[field.name]) for field in found)

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, field, fields
-from typing import Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
+from weft.foundation.json_records import SAID, called
 from weft.foundation.records import dataclass
 
 ONLINE: Final = "online_softmax"
@@ -23,6 +24,8 @@ STREAMING: Final = "streaming_softmax_2pass"
 """Attention that knows the greatest score and the sum of exponentials before it mixes values: in
 one kernel with two passes over the keys, or by a kernel each for the scores, for their softmax, and
 for the mixed values."""
+Tile: TypeAlias = Annotated[tuple[int, int], "ROWSxCOLUMNS"]
+"""Rows and columns, which a text has as one word."""
 REFUSED: Final = "PlanRefused"
 """The code of a plan that a kernel cannot be carried out by."""
 
@@ -58,7 +61,7 @@ class LocalEdge:
     """An intermediate that never reaches global memory, and where it is kept (`plan.edges`): in
     registers, or in a ring of `depth` slices in shared memory."""
 
-    source: str
+    source: str = field(metadata=called("from"))
     to: str
     buffer: str
     depth: int | None = None
@@ -74,7 +77,7 @@ class MmaPlan:
     tile: tuple[int, int, int]
     stages: int = 2
     bind: dict[str, str] = field(default_factory=dict, hash=False)
-    warp_tile: tuple[int, int] = (64, 64)
+    warp_tile: Tile = (64, 64)
     cache: tuple[CacheRead, ...] = ()
     vectorize: Vectorize | None = None
     predicate_tail: tuple[str, ...] = ()
@@ -191,10 +194,10 @@ class StagedPlan:
     vector: int
     unroll: int = 1
     """Vectors of a row, or steps, that are taken together; in rings of a GPU the rows of a step."""
-    tile: dict[str, int] = field(default_factory=dict, hash=False)
+    tile: dict[str, int] = field(default_factory=dict, hash=False, metadata=SAID)
     """Rows of the results that a piece computes, by the axis that slides, and columns, by another
     one: on a GPU those of a block, on a CPU where it does not compute whole rows."""
-    slide: str = "i0"
+    slide: str = field(default="i0", metadata=SAID)
     local_edges: tuple[LocalEdge, ...] = ()
     """How many rows of each stage are kept for those who read it; what is left out is derived."""
     compute_at: tuple[StageAt, ...] = ()

@@ -15,32 +15,30 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields as dataclass_fields
-from typing import Any, Final, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from weft.foundation.json_fields import Fields, parse, reading
+from weft.foundation.json_records import Codec, Json, Object, Records
 from weft.foundation.tally import counted
 from weft.foundation.whole_numbers import read_whole
 from weft.plan.ir import (
     AttentionPlan,
     CacheRead,
     Header,
-    LocalEdge,
     MapPlan,
     MmaPlan,
     Plan,
     PlanSet,
     RowPlan,
-    StageAt,
     StagedPlan,
+    Tile,
     Vectorize,
     effective_fields,
     idle_fields,
 )
 from weft.plan.unsaid import algorithms, following, one_of, template_of
 
-Json: TypeAlias = dict[str, Any]
 KINDS: Final[Mapping[str, type[Plan]]] = {
     "mma": MmaPlan,
     "map": MapPlan,
@@ -99,16 +97,14 @@ def plan_to_json(plan: Plan) -> Json:
     """A plan as a JSON object."""
     kind = next(name for name, cls in KINDS.items() if isinstance(plan, cls))
     document: Json = {"kind": kind, "target": plan.header.target, "kernel": plan.header.kernel}
-    for name in (*effective_fields(plan), *idle_fields(plan)):
-        if name in _UNSAID and not getattr(plan, name):
-            continue
-        document[name] = _WRITERS.get(name, _tuple_as_list)(getattr(plan, name))
-    return document
+    names = (*effective_fields(plan), *idle_fields(plan))
+    said = [name for name in names if name not in _UNSAID or getattr(plan, name)]
+    return document | _RECORDS.write_fields(plan, said)
 
 
 def told(plan: Plan, name: str) -> str:
     """A field and its value as a file has them, for sentences: words without their quotes."""
-    value = _WRITERS.get(name, _tuple_as_list)(getattr(plan, name))
+    value = _RECORDS.write_fields(plan, [name])[name]
     return f"{name}={value if isinstance(value, str) else json.dumps(value)}"
 
 
@@ -119,7 +115,7 @@ def brief(plan: Plan) -> str:
             rows, columns, _ = plan.tile
             tiles = f"{plan.arch} tiles of {rows}x{columns}"
             if plan.arch != "sm90":
-                return f"{tiles}, {_write_warp_tile(plan.warp_tile)} a warp"
+                return f"{tiles}, {_write_tile(plan.warp_tile)} a warp"
             return f"{plan.roles} {tiles}" + ("" if plan.in_flight else ", no group in flight")
         case MapPlan(block=block) if block > 1:
             return f"blocks of {block}x{block} by {plan.threads} threads"
@@ -163,44 +159,16 @@ def briefs(plans: Sequence[Plan]) -> list[str]:
     return texts
 
 
-def _tuple_as_list(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _write_warp_tile(value: tuple[int, int]) -> str:
+def _write_tile(value: tuple[int, int]) -> str:
     return f"{value[0]}x{value[1]}"
 
 
-def _write_cache(value: tuple[CacheRead, ...]) -> list[Json]:
-    return [
-        {"tensor": c.tensor, "where": c.where, "at": c.at, "pingpong": c.pingpong} for c in value
-    ]
+def _write_cache(read: CacheRead) -> Json:
+    return _RECORDS.write(read, pingpong=read.pingpong)
 
 
-def _write_vectorize(value: Vectorize | None) -> Json | None:
-    return None if value is None else {"axis": value.axis, "width": value.width}
-
-
-def _write_edges(value: tuple[LocalEdge, ...]) -> list[Json]:
-    return [
-        {"from": e.source, "to": e.to, "buffer": e.buffer}
-        | ({} if e.depth is None else {"depth": e.depth})
-        for e in value
-    ]
-
-
-def _write_places(value: tuple[StageAt, ...]) -> list[Json]:
-    return [{"stage": found.stage, "at": found.at} for found in value]
-
-
-_WRITERS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "warp_tile": _write_warp_tile,
-    "cache": _write_cache,
-    "vectorize": _write_vectorize,
-    "local_edges": _write_edges,
-    "compute_at": _write_places,
-    "store_at": _write_places,
-}
+def _write_vectorize(value: Vectorize) -> Json:
+    return _RECORDS.write(value)
 
 
 # -- reading -------------------------------------------------------------------------------------
@@ -219,33 +187,10 @@ def plan_of_fields(fields: Fields, target: str = "") -> Plan:
     if kind not in KINDS:
         fields.fail(f"{kind!r} is not a kind of plan; the kinds are {', '.join(KINDS)}")
     header = Header(_read_target(fields) or target, fields.text("kernel", ""))
-    match kind:
-        case "mma":
-            return _read_mma(fields, header)
-        case "map":
-            return MapPlan(header, fields.whole("vector"), **_given_fields(fields, MapPlan))
-        case "row":
-            return RowPlan(header, fields.whole("vector"), **_given_fields(fields, RowPlan))
-        case "staged":
-            return _read_staged(fields, header)
-        case _:
-            sizes = fields.whole("tile_q"), fields.whole("tile_kv")
-            return AttentionPlan(header, *sizes, **_given_fields(fields, AttentionPlan))
-
-
-def _read_staged(fields: Fields, header: Header) -> StagedPlan:
-    with reading(fields.take("tile"), f"{fields.where}.tile") as sizes:
-        tile = {name: sizes.whole(name) for name in sizes.names}
-    lists: Mapping[str, Callable[[Fields], Any]] = {
-        "local_edges": _read_edge, "compute_at": _read_at, "store_at": _read_at,
-    }  # fmt: skip
-    given = {name: fields.items(name, read) for name, read in lists.items() if fields.has(name)}
-    slide, unroll = fields.text("slide"), fields.whole("unroll", 1)
-    return StagedPlan(header, fields.whole("vector"), unroll, tile, slide, **given)
-
-
-def _read_at(fields: Fields) -> StageAt:
-    return StageAt(fields.text("stage"), fields.text("at"))
+    if kind == "mma":
+        return _read_mma(fields, header)
+    found: Plan = _RECORDS.read(KINDS[kind], fields, header=header)
+    return found
 
 
 def _read_target(fields: Fields) -> str:
@@ -258,91 +203,63 @@ def _read_target(fields: Fields) -> str:
     return found
 
 
-def _given_fields(fields: Fields, kind: type[Plan]) -> dict[str, Any]:
-    """The fields that an object has of those with a default, each of the default's type."""
-    found: dict[str, Any] = {}
-    for known in dataclass_fields(kind):
-        name, default = known.name, known.default
-        if not fields.has(name):
-            continue
-        if isinstance(default, bool):
-            found[name] = fields.flag(name)
-        elif isinstance(default, int):
-            found[name] = fields.whole(name)
-        elif isinstance(default, str):
-            found[name] = fields.text(name)
-        elif isinstance(default, tuple):
-            of_text = any(isinstance(item, str) for item in default)
-            found[name] = fields.texts(name) if of_text else fields.wholes(name)
-    return found
-
-
 def _read_mma(fields: Fields, header: Header) -> MmaPlan:
-    special: dict[str, Any] = {
-        "tile": _triple(fields, "tile"),
-        "bind": _read_object(fields, "bind", (str,)),
-        "layout_hints": _read_object(fields, "layout_hints", (bool, str)),
-        "algo_choice": algorithms(_read_object(fields, "algo_choice", (str,))),
-        "predicate_tail": fields.texts("predicate_tail", ()),
-        "epilogue": fields.texts("epilogue", ()),
-        "vectorize": _read_vectorize(fields),
-    }
-    for name, read in (("cache", _read_cache), ("local_edges", _read_edge)):
-        if fields.has(name):
-            special[name] = fields.items(name, read)
-    if fields.has("warp_tile"):
-        special["warp_tile"] = warp_tile(fields.text("warp_tile"), fields)
-    rest = _given_fields(fields, MmaPlan)
-    for name in ("cluster", "operand_layouts", "registers"):
-        if name in rest and len(rest[name]) != 2:
-            fields.fail(f"field {name!r} must have two entries")
-    arch = rest["arch"] = one_of(rest.get("arch", template_of(header.target)), header.target)
+    found = _RECORDS.read_fields(MmaPlan, fields, header=header)
+    if len(found.get("operand_layouts", "AB")) != 2:
+        fields.fail("field 'operand_layouts' must have two entries")
+    arch = found["arch"] = one_of(found.get("arch", template_of(header.target)), header.target)
     # The other templates are called by their targets; these are for any GPU.
     target = header.target or ("" if arch in ("codes", "fma", "groups", "planes") else arch)
-    return MmaPlan(Header(target, header.kernel), **following({**special, **rest}))
+    found["header"] = Header(target, header.kernel)
+    found["algo_choice"] = algorithms(found.get("algo_choice", {}))
+    return MmaPlan(**following(found))
 
 
-def _triple(fields: Fields, name: str) -> tuple[int, int, int]:
-    found = fields.wholes(name)
-    if len(found) != 3:
-        fields.fail(f"field {name!r} must have three entries")
-    return found[0], found[1], found[2]
+def _read_words(fields: Fields, name: str) -> dict[str, str]:
+    return _read_object(fields, name, "words", str)
 
 
-def _read_object(fields: Fields, name: str, kinds: tuple[type, ...]) -> dict[str, Any]:
-    if not fields.has(name):
-        return {}
+def _read_words_or_flags(fields: Fields, name: str) -> dict[str, bool | str]:
+    return _read_object(fields, name, "words, true or false", bool, str)
+
+
+def _read_object(fields: Fields, name: str, what: str, *kinds: type) -> dict[str, Any]:
     found = fields.take(name)
     if not isinstance(found, dict) or any(type(v) not in kinds for v in found.values()):
-        what = "words, true or false" if bool in kinds else "words"
         fields.fail(f"field {name!r} must be an object whose values are {what}")
     return found
 
 
-def warp_tile(text: str, fields: Fields) -> tuple[int, int]:
+def _read_tile(fields: Fields, name: str) -> tuple[int, int]:
     """`64x32` as numbers."""
+    text = fields.text(name)
     match = re.fullmatch(r"(\d+)x(\d+)", text)
     if match is None:
-        fields.fail(f"warp_tile {text!r} is not ROWSxCOLUMNS")
+        fields.fail(f"{name} {text!r} is not ROWSxCOLUMNS")
     rows, columns = read_whole(match[1]), read_whole(match[2])
     if rows is None or columns is None:
-        fields.fail(f"warp_tile {text!r} is beyond 64 bits")
+        fields.fail(f"{name} {text!r} is beyond 64 bits")
     return rows, columns
 
 
-def _read_vectorize(fields: Fields) -> Vectorize | None:
-    found = fields.take("vectorize") if fields.has("vectorize") else None
+def _read_cache(fields: Fields) -> CacheRead:
+    return _RECORDS.read(CacheRead, fields)
+
+
+def _read_vectorize(fields: Fields, name: str) -> Vectorize | None:
+    found = fields.take(name)
     if found is None:
         return None
-    with reading(found, f"{fields.where}.vectorize") as inner:
-        return Vectorize(inner.text("axis"), inner.whole("width"))
+    with reading(found, f"{fields.where}.{name}") as inner:
+        return _RECORDS.read(Vectorize, inner)
 
 
-def _read_cache(fields: Fields) -> CacheRead:
-    tensor, where, at = (fields.text(key) for key in ("tensor", "where", "at"))
-    return CacheRead(tensor, where, at, fields.flag("pingpong", True))
-
-
-def _read_edge(fields: Fields) -> LocalEdge:
-    source, to, buffer = (fields.text(key) for key in ("from", "to", "buffer"))
-    return LocalEdge(source, to, buffer, fields.whole("depth") if fields.has("depth") else None)
+_RECORDS: Final = Records(
+    {
+        Tile: Codec(_write_tile, _read_tile),
+        CacheRead: Object(_write_cache, _read_cache),
+        Vectorize: Codec(_write_vectorize, _read_vectorize),
+        dict[str, str]: Codec(dict, _read_words),
+        dict[str, bool | str]: Codec(dict, _read_words_or_flags),
+    }
+)

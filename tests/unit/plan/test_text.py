@@ -194,6 +194,10 @@ MALFORMED: dict[str, tuple[Any, str]] = {
     ),
     "stages as text": (changed_json(stages="2"), "field 'stages' must be a whole number"),
     "an edge without an end": (changed_json(local_edges=[{"from": "a"}]), "field 'to' is missing"),
+    "a register tile of one": (
+        {"kind": "attention", "tile_q": 8, "tile_kv": 8, "register_tile": [8]},
+        "field 'register_tile' must have two entries",
+    ),
     "no vector": ({"kind": "row"}, "field 'vector' is missing"),
 }
 

@@ -2,17 +2,18 @@
 
 Python's `dataclass` writes six functions for a frozen class and compiles each of them: most of a
 millisecond, of which a compiler with a thousand such classes takes a second to load; and one
-program makes objects of a few. Here a class is given its fields, and Python makes each function
-when it is called first. To whoever uses such a class, and to a type checker, it is a
-dataclass as any other. One that is not frozen, has other options or inherits from a dataclass is
-left to Python.
+program makes objects of a few. Here a class is given its fields, and each function is made when it
+is called first: what compares and hashes here, the others by Python. To whoever uses such a class,
+and to a type checker, it is a dataclass as any other. One that is not frozen, has other options or
+inherits from a dataclass is left to Python.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import FrozenInstanceError
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 __all__ = ["dataclass", "replace"]
@@ -87,11 +88,52 @@ def _first(cls: type, name: str, twin: dict[str, Any]) -> Callable[..., Any]:
     """A function that makes way for the one that it stands for."""
 
     def first(*given: Any, **named: Any) -> Any:
-        whole: Any = dataclasses.dataclass(**_ALONE[name])(type(cls.__name__, (), dict(twin)))
-        setattr(cls, name, getattr(whole, name))
+        made = _short_function(cls, name) or _function_of_twin(name, twin)
+        made.__module__, made.__qualname__ = cls.__module__, f"{cls.__qualname__}.{name}"
+        setattr(cls, name, made)
         return getattr(cls, name)(*given, **named)
 
     return first
+
+
+def _function_of_twin(name: str, twin: dict[str, Any]) -> Callable[..., Any]:
+    # Python would describe the twin by the signature of its `__init__`, and take long for it.
+    whole: Any = dataclasses.dataclass(**_ALONE[name])(type("Twin", (), {**twin, "__doc__": name}))
+    made: Callable[..., Any] = getattr(whole, name)
+    return made
+
+
+def _short_function(cls: type, name: str) -> Callable[..., Any] | None:
+    """A function that needs no text of its own; None where it does."""
+    fields = dataclasses.fields(cls)
+    if name == "__eq__":
+        shown = _getter(f.name for f in fields if f.compare)
+
+        def __eq__(self: Any, other: Any) -> bool:  # noqa: N807
+            if other.__class__ is not self.__class__:
+                return NotImplemented
+            return shown(self) == shown(other)
+
+        return __eq__
+    if name == "__hash__":
+        hashed = _getter(f.name for f in fields if (f.compare if f.hash is None else f.hash))
+
+        def __hash__(self: Any) -> int:  # noqa: N807
+            return hash(hashed(self))
+
+        return __hash__
+    return None
+
+
+def _getter(names: Iterable[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """What gives the values of some fields."""
+    match tuple(names):
+        case ():
+            return lambda one: ()
+        case (name,):
+            return lambda one: (getattr(one, name),)
+        case several:
+            return attrgetter(*several)
 
 
 def _refuse_to_set(self: Any, name: str, value: Any) -> None:

@@ -8,7 +8,7 @@ import pickle
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -65,6 +65,19 @@ class Plain:
         return 2 * self.a
 
 
+@dataclass(frozen=True)
+class Counted:
+    """A class that does something when an object is made, and has a field that is not compared."""
+
+    a: int
+    note: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "found", [self.a])
+
+    found: ClassVar[list[int]]
+
+
 def test_it_is_made_shown_compared_and_hashed_alike() -> None:
     ours, again = Ours(1, (3,), f=5), Ours(1, b=(3,), d="other", f=5)
     assert repr(ours) == "Ours(a=1, b=(3,), c=[], e=['made', '1'], f=5)"
@@ -109,6 +122,16 @@ def test_a_class_that_inherits_compares_as_its_own() -> None:
     child.other = 2  # type: ignore[attr-defined]
     assert child.other == 2  # type: ignore[attr-defined]
     assert Further(1, more=2) == Further(1, more=2) != Further(1)
+
+
+def test_plain_ones_are_made_compared_and_hashed_as_python_does_it() -> None:
+    with pytest.raises(TypeError, match=r"^Plain.__init__\(\) missing 1 required .*'a'$"):
+        Plain()  # type: ignore[call-arg]
+    assert Counted(3, "seen") == Counted(3) != Counted(4)
+    assert hash(Counted(3)) == hash((3,))
+    assert Counted(1).__eq__(Plain(1)) is NotImplemented
+    assert Counted.__hash__.__qualname__ == "Counted.__hash__"
+    assert Counted(3).found == [3]
 
 
 def test_one_with_other_fields_knows_nothing_of_what_the_first_has_found_out() -> None:

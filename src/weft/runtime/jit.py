@@ -115,12 +115,16 @@ def _optimise_module(text: str, cpu: tuple[str, str, str], level: int) -> tuple[
     # The pass goes through the whole module: few modules have anything to inline.
     if "alwaysinline" in text:
         passes.inliner.run(module, passes.builder)
+    may_be_cold = "cold" in text
     for function in module.functions:
         # What is hardly ever called is written well enough as it is.
-        is_cold = any(b"cold" in attributes.split() for attributes in function.attributes)
-        if not function.is_declaration and not is_cold:
+        if not function.is_declaration and not (may_be_cold and _is_cold(function)):
             passes.simplifier.run(function, passes.builder)
     return passes.machine, module
+
+
+def _is_cold(function: Any) -> bool:
+    return any(b"cold" in attributes.split() for attributes in function.attributes)
 
 
 @dataclass

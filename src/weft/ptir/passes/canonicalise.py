@@ -23,6 +23,7 @@ from weft.ptir.ops.elementwise import Cast, ElementwiseUnary, StopGradient, Unar
 from weft.ptir.ops.indexing import DynamicSlice, DynamicUpdateSlice
 from weft.ptir.ops.movement import BroadcastTo, Concat, Pad, Reshape, Slice, Tile, Transpose
 from weft.ptir.passes.log import PassLog
+from weft.ptir.passes.put_together import RULE as TOGETHER
 from weft.ptir.passes.rewrite import Match, New, Replacement, Rule, rewrite
 from weft.ptir.types import Shape, Symbol, TensorType
 
@@ -353,6 +354,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("concat-one", "concat(x)", "x", ("concat",), _concat_one),
     Rule("concat-empty", "concat(x, empty, y)", "concat(x, y)", ("concat",), _concat_empty),
+    TOGETHER,
     Rule("pad-nothing", "pad(x, 0, 0, 0)", "x", ("pad",), _pad_nothing),
     Rule("tile-once", "tile(x, 1)", "x", ("tile",), _tile_once),
     Rule(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.support.one_op import Array, by_name, random_array
+from tests.unit.ptir.passes.numbers import numbers_of, scaled, sums_of_unknown, turned
 from tests.unit.ptir.passes.programs import Case, agree, mnemonics, specials
 from weft.foundation import numeric
 from weft.foundation.dtypes import (
@@ -372,6 +373,16 @@ INSTANCES: dict[str, Instances] = {
     "concat-one": Instances(ANY, concat_of(3), ((F32, concat_of(1, 2)),)),
     "concat-empty": Instances(
         ANY, concat_of(0, 2, 0, 1), ((F32, concat_of(1, 2)), (F32, concat_of(0, 0)))
+    ),
+    "function-of-numbers": Instances(
+        FLOATS,
+        numbers_of(9, scaled),
+        (
+            (F32, numbers_of(5, scaled)),
+            (F32, numbers_of(9, turned)),
+            (SI32, numbers_of(9, lambda c, x, n: c.b.div(x, c.b.literal([n + 1], SI32)))),
+            (F32, sums_of_unknown),
+        ),
     ),
     "pad-nothing": Instances(
         ANY,

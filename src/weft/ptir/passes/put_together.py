@@ -1,0 +1,193 @@
+"""Vectors that are put together from many numbers: what made the numbers makes the vectors.
+
+`concat(f(x0, y0), f(x1, y1), ...)` is `f(concat(x0, x1, ...), concat(y0, y1, ...))`, element by
+element, and so on through what the numbers are made of: until they are one number again and again,
+constants, or neighbours in a tensor. Hundreds of instructions are a few then. What has to be put
+together in the end is no more numbers than before, so that there is never more to do.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from weft.foundation.dtypes import I1
+from weft.ptir.ir import Instruction, Operand, Ref
+from weft.ptir.literal import from_array, literal
+from weft.ptir.ops.constant import Constant
+from weft.ptir.ops.indexing import DynamicSlice, Take
+from weft.ptir.ops.movement import BroadcastTo, Concat, Reshape, Slice
+from weft.ptir.passes.rewrite import Match, New, Replacement, Rule
+from weft.ptir.types import TensorType
+
+FEWEST: Final = 8
+"""From so many numbers on."""
+MOST_STEPS: Final = 64
+"""How many functions are looked through, one after the other."""
+_NEUTRAL: Final = {"mul": 1.0, "div": 1.0, "add": -0.0, "sub": 0.0}
+"""On the right, they leave every float as it is, a zero's sign included."""
+MOST_KINDS: Final = 8
+"""Of how many functions numbers may be that are put together."""
+Numbers: TypeAlias = tuple[Operand, ...]
+
+
+def _concat_of_numbers(match: Match) -> Replacement | None:
+    kinds = {match.type(operand) for operand in match.operands}
+    count = len(match.operands)
+    one = all(isinstance(k, TensorType) and k.shape == (1,) for k in kinds)
+    if count < FEWEST or len(kinds) > 1 or not one:
+        return None
+    if _Joined(match).vector(match.operands, 0) is None:
+        return None
+    # The last of what was made is the value itself.
+    last = match.made.pop()
+    return New(last.op, last.operands)
+
+
+class _Joined:
+    """Vectors of numbers, as they are made."""
+
+    def __init__(self, match: Match) -> None:
+        self.match = match
+        self._known: dict[tuple[object, ...], Operand | None] = {}
+        self._left = len(match.operands)
+        """How many more numbers may be put together as they stand."""
+
+    def vector(self, numbers: Numbers, depth: int) -> Operand | None:
+        """The numbers side by side; None where that would be more work than before."""
+        numbers = tuple(map(self._bare, numbers))
+        key = tuple(x.id if isinstance(x, Ref) else x for x in numbers)
+        if key not in self._known:
+            self._known[key] = self._vector(numbers, depth)
+        return self._known[key]
+
+    def _bare(self, number: Operand) -> Operand:
+        """A number without changes of its shape."""
+        while True:
+            made = self.match.definition(number)
+            if made is None or not isinstance(made.op, Reshape) or not self._is_one(made):
+                return number
+            number = made.operands[0]
+
+    def _is_one(self, made: Instruction) -> bool:
+        kind = self.match.type(made.operands[0])
+        return isinstance(kind, TensorType) and kind.is_static and kind.size == 1
+
+    def _vector(self, numbers: Numbers, depth: int) -> Operand | None:
+        first = numbers[0]
+        if all(number == first for number in numbers):
+            return self.match.emit(BroadcastTo((len(numbers),)), self._of_rank_1(first))
+        found = self._constants(numbers) or self._neighbours(numbers)
+        if found is None and depth < MOST_STEPS:
+            found = self._function(numbers, depth)
+            found = found or self._kinds(numbers, depth)
+        if found is None and depth and len(numbers) <= self._left:
+            self._left -= len(numbers)
+            found = self.match.emit(Concat(0), *map(self._of_rank_1, numbers))
+        return found
+
+    def _of_rank_1(self, number: Operand) -> Operand:
+        if self.match.tensor(number).shape == (1,):
+            return number
+        return self.match.emit(Reshape((1,)), number)
+
+    def _constants(self, numbers: Numbers) -> Operand | None:
+        found = [self.match.literal(number) for number in numbers]
+        known = [one.array.reshape(1) for one in found if one is not None]
+        if len(known) < len(numbers):
+            return None
+        return self.match.emit(Constant(from_array(np.concatenate(known))))
+
+    def _neighbours(self, numbers: Numbers) -> Operand | None:
+        """Numbers that lie side by side in a vector."""
+        places = [self._place(number) for number in numbers]
+        if places[0] is None:
+            return None
+        tensor, start = places[0]
+        if places != [(tensor, start + n) for n in range(len(numbers))]:
+            return None
+        return self.match.emit(Slice((start,), (len(numbers),)), tensor)
+
+    def _place(self, number: Operand) -> tuple[Operand, int] | None:
+        """The vector that a number is taken from, and where."""
+        made = self.match.definition(number)
+        if made is None or not isinstance(made.op, Slice | DynamicSlice):
+            return None
+        tensor = made.operands[0]
+        kind = self.match.type(tensor)
+        if not isinstance(kind, TensorType) or kind.rank != 1 or not kind.is_static:
+            return None
+        if isinstance(made.op, Slice):
+            return tensor, made.op.starts[0]
+        at = self.match.literal(made.operands[1])
+        return None if at is None else (tensor, min(max(int(at.array[0]), 0), kind.size - 1))
+
+    def _function(self, numbers: Numbers, depth: int) -> Operand | None:
+        """Where all numbers are one function of others."""
+        made = [self.match.definition(number) for number in numbers]
+        first = next((one for one in made if one is not None and self._is_plain(one)), None)
+        if first is None:
+            return None
+        kinds = [self.match.type(operand) for operand in first.operands]
+        known = []
+        for number, one in zip(numbers, made, strict=True):
+            alike = one is not None and (one.op, one.output) == (first.op, first.output)
+            operands = one.operands if one is not None and alike else self._neutral(number, first)
+            if [self.match.type(operand) for operand in operands] != kinds:
+                return None
+            known.append(operands)
+        vectors: list[Operand] = []
+        for side in zip(*known, strict=True):
+            vector = self.vector(side, depth + 1)
+            if vector is None:
+                return None
+            vectors.append(vector)
+        return self.match.emit(first.op, *vectors)
+
+    def _kinds(self, numbers: Numbers, depth: int) -> Operand | None:
+        """Numbers of a few kinds: those of each are put together, and then all are put where they
+        belong."""
+        groups: dict[object, list[int]] = {}
+        for place, number in enumerate(numbers):
+            made = self.match.definition(number)
+            plain = made is not None and self._is_plain(made)
+            groups.setdefault((made.op, made.output) if made and plain else None, []).append(place)
+        if not 1 < len(groups) <= min(MOST_KINDS, len(numbers) // FEWEST):
+            return None
+        vectors = [
+            self.vector(tuple(numbers[place] for place in places), depth + 1)
+            for places in groups.values()
+        ]
+        known = [vector for vector in vectors if vector is not None]
+        if len(known) < len(groups):
+            return None
+        order = np.argsort(np.concatenate(list(groups.values())))
+        joined = self.match.emit(Concat(0), *known)
+        return self.match.emit(Take(), joined, literal(order.astype(np.int32)))
+
+    def _neutral(self, number: Operand, made: Instruction) -> Numbers:
+        """Operands of which a function makes a number itself, to the bit; none where there are
+        none. Other rules have left it out."""
+        kind, neutral = made.output, _NEUTRAL.get(made.op.mnemonic)
+        if neutral is None or not isinstance(kind, TensorType) or not kind.dtype.is_float:
+            return ()
+        one = literal(np.full(kind.static_shape, neutral), kind.dtype)
+        return number, one
+
+    @staticmethod
+    def _is_plain(made: Instruction) -> bool:
+        """Whether an instruction computes numbers, and cannot fail."""
+        kind = made.output
+        plain = made.op.elementwise and not (made.op.random or made.op.regions or made.op.foreign)
+        whole = isinstance(kind, TensorType) and (kind.dtype.is_float or kind.dtype is I1)
+        return plain and whole
+
+
+RULE: Final = Rule(
+    "function-of-numbers",
+    "concat(f(x0, y0), f(x1, y1), ...) of many numbers",
+    "f(concat(x0, x1, ...), concat(y0, y1, ...))",
+    ("concat",),
+    _concat_of_numbers,
+)

@@ -120,6 +120,16 @@ class Image:
     others: tuple[str, ...]
     """Axes of the image's side that have no window: whole images, one after the other."""
 
+    @cached_property
+    def taps(self) -> int:
+        """Taps of a channel."""
+        return math.prod(window.taps for window in self.windows)
+
+    @cached_property
+    def planes(self) -> int:
+        """Phases of a channel."""
+        return math.prod(len(window.phases) for window in self.windows)
+
     def phases(self) -> Iterator[tuple[Phase, ...]]:
         """Every combination of the phases of all windows."""
         return product(*(window.phases for window in self.windows))
@@ -275,22 +285,49 @@ def block_of(kernel: Kernel, image: Image, plan: MmaPlan) -> ImageBlock:
     if image.side == "A":
         rows, results, register = results, rows, register[::-1]
     line = math.prod(kernel.sizes[window.place] for window in image.windows[1:])
-    taps = math.prod(window.taps for window in image.windows)
-    return ImageBlock(rows, results // line, depth // taps, *register)
+    return ImageBlock(rows, results // line, depth // image.taps, *register)
+
+
+@dataclass(frozen=True)
+class _Plane:
+    """What a block of so many lines takes of one channel of an image."""
+
+    wanted: int
+    """Results that are used."""
+    flat: int
+    """Results up to the last of these, what lines have beyond their results included."""
+    elements: int
+    """Of one phase."""
+
+
+def _plane(kernel: Kernel, image: Image, lines: int) -> _Plane:
+    places = places_of(kernel, image, lines)
+    extents = image.extents(places)
+    # The number of the last result that is wanted, counted in planes with what lines have beyond
+    # their results: all before it come out, wanted or not.
+    flat = 0
+    for count, extent in zip(places, extents, strict=True):
+        flat = flat * extent + count - 1
+    return _Plane(math.prod(places), flat + 1, math.prod(extents))
 
 
 def scratch_elements(kernel: Kernel, image: Image, block: ImageBlock) -> tuple[int, int, int]:
     """Of packed weights, of the image, and of sums."""
-    rows = _packed_rows(block)
-    taps = math.prod(window.taps for window in image.windows)
-    extents = image.extents(places_of(kernel, image, block.lines))
-    width = results_of(kernel, image, block)
-    planes = block.channels * math.prod(len(window.phases) for window in image.windows)
-    return rows * block.channels * taps, planes * math.prod(extents) + width, rows * width
+    return _scratch(image, block, _plane(kernel, image, block.lines))
+
+
+def _scratch(image: Image, block: ImageBlock, plane: _Plane) -> tuple[int, int, int]:
+    rows, width = _packed_rows(block), _whole_tiles(block, plane)
+    weights = rows * block.channels * image.taps
+    return weights, block.channels * image.planes * plane.elements + width, rows * width
 
 
 def _packed_rows(block: ImageBlock) -> int:
     return -(-block.rows // block.register_rows) * block.register_rows
+
+
+def _whole_tiles(block: ImageBlock, plane: _Plane) -> int:
+    return -(-plane.flat // block.register_results) * block.register_results
 
 
 def places_of(kernel: Kernel, image: Image, lines: int) -> list[int]:
@@ -299,13 +336,7 @@ def places_of(kernel: Kernel, image: Image, lines: int) -> list[int]:
 
 def results_of(kernel: Kernel, image: Image, block: ImageBlock) -> int:
     """Flat results of a block, in whole register tiles, those beyond lines included."""
-    places = places_of(kernel, image, block.lines)
-    # The number of the last result that is wanted, counted in planes with what lines have beyond
-    # their results: all before it come out, wanted or not.
-    flat = 0
-    for count, extent in zip(places, image.extents(places), strict=True):
-        flat = flat * extent + count - 1
-    return -(-(flat + 1) // block.register_results) * block.register_results
+    return _whole_tiles(block, _plane(kernel, image, block.lines))
 
 
 def image_block(
@@ -319,7 +350,7 @@ def image_block(
     rows = _image_rows(kernel, image)
     lines = kernel.sizes[image.windows[0].place]
     channels = math.prod(kernel.sizes[name] for name in image.channels)
-    most = max(1, _MOST_DEPTH // math.prod(window.taps for window in image.windows))
+    most = max(1, _MOST_DEPTH // image.taps)
     deep = [c for c in _cuts(channels) if c <= most and channels <= _MOST_STEPS * c]
     blocks = [
         ImageBlock(of_rows, of_lines, of_channels, shape[0], shape[1] * lanes)
@@ -328,27 +359,21 @@ def image_block(
         for of_lines in _cuts(lines)
         for of_channels in deep
     ]
-    item = _sum_bytes(kernel)
-    measured = [(block, scratch_elements(kernel, image, block)) for block in blocks]
-    fitting = [
-        (block, scratch)
+    work = _Work.of(kernel, image, target, lanes, 0.0 if width else _PACK_WEIGHT)
+    planes = {of_lines: _plane(kernel, image, of_lines) for of_lines in _cuts(lines)}
+    measured = ((block, _scratch(image, block, planes[block.lines])) for block in blocks)
+    fitting = (
+        (work.time(block, scratch), block)
         for block, scratch in measured
-        if sum(scratch) * item <= SCRATCH_BYTES
-        and _share(kernel, image, block, scratch) >= _LEAST_SHARE
-    ]
-    units = target.limits.units
-    packing = 0.0 if width else _PACK_WEIGHT
-    times = ((_time(kernel, image, *found, units, lanes, packing), found[0]) for found in fitting)
-    return min(times, key=itemgetter(0), default=(0.0, None))[1]
-
-
-def _share(kernel: Kernel, image: Image, block: ImageBlock, scratch: tuple[int, int, int]) -> float:
-    """The share of results that are wanted: few where windows are as large as the image."""
-    return math.prod(places_of(kernel, image, block.lines)) / _results(block, scratch)
+        if sum(scratch) * work.item <= SCRATCH_BYTES
+        and planes[block.lines].wanted / _results(block, scratch) >= _LEAST_SHARE
+    )
+    return min(fitting, key=itemgetter(0), default=(0.0, None))[1]
 
 
 def _results(block: ImageBlock, scratch: tuple[int, int, int]) -> int:
-    """The results of a block, by the sums that it keeps."""
+    """The results of a block, by the sums that it keeps; few of them are wanted where windows are
+    as large as the image."""
     return scratch[2] // _packed_rows(block)
 
 
@@ -370,33 +395,43 @@ def _sum_bytes(kernel: Kernel) -> int:
     return kernel.let(kernel.roles.contraction).dtype.storage_bytes
 
 
-def _time(
-    kernel: Kernel,
-    image: Image,
-    block: ImageBlock,
-    scratch: tuple[int, int, int],
-    units: int,
-    lanes: int,
-    packing: float,
-) -> float:
-    """Multiply-adds of vectors that the blocks of the busiest unit take as long as."""
-    assert kernel.roles is not None
-    rows, lines = _image_rows(kernel, image), kernel.sizes[image.windows[0].place]
-    channels = math.prod(kernel.sizes[name] for name in image.channels)
-    batch = math.prod(kernel.sizes[name] for name in (*kernel.roles.batch, *image.others))
-    pieces = batch * -(-rows // block.rows) * -(-lines // block.lines)
-    steps = -(-channels // block.channels)
-    weights, pixels, sums = scratch
-    results = _results(block, scratch)
-    products = weights * results / lanes
-    registers = block.register_rows * block.register_results // lanes
-    loads = block.register_rows + block.register_results // lanes
-    # A tile with fewer sums than are on their way waits for its own. A step loads a number for each
-    # row, and each of its vectors, for as many products as there are sums.
-    products *= max(1.0, _BUSY / registers) * (1 + _LOAD * loads / registers)
-    once = products + weights * packing + pixels * _PACK_PIXEL + sums * _SUM
-    near = (weights + pixels + sums) * _sum_bytes(kernel) <= NEAR_BYTES
-    return waves(pieces, units) * steps * once * (1.0 if near else _FAR)
+@dataclass(frozen=True)
+class _Work:
+    """What all blocks of a convolution have in common."""
+
+    rows: int
+    lines: int
+    channels: int
+    batch: int
+    item: int
+    """Bytes of a sum."""
+    units: int
+    lanes: int
+    packing: float
+
+    @classmethod
+    def of(cls, kernel: Kernel, image: Image, target: Target, lanes: int, packing: float) -> _Work:
+        assert kernel.roles is not None
+        channels = math.prod(kernel.sizes[name] for name in image.channels)
+        batch = math.prod(kernel.sizes[name] for name in (*kernel.roles.batch, *image.others))
+        lines = kernel.sizes[image.windows[0].place]
+        rows, item = _image_rows(kernel, image), _sum_bytes(kernel)
+        return cls(rows, lines, channels, batch, item, target.limits.units, lanes, packing)
+
+    def time(self, block: ImageBlock, scratch: tuple[int, int, int]) -> float:
+        """Multiply-adds of vectors that the blocks of the busiest unit take as long as."""
+        pieces = self.batch * -(-self.rows // block.rows) * -(-self.lines // block.lines)
+        steps = -(-self.channels // block.channels)
+        weights, pixels, sums = scratch
+        products = weights * _results(block, scratch) / self.lanes
+        registers = block.register_rows * block.register_results // self.lanes
+        loads = block.register_rows + block.register_results // self.lanes
+        # A tile with fewer sums than are on their way waits for its own. A step loads a number for
+        # each row, and each of its vectors, for as many products as there are sums.
+        products *= max(1.0, _BUSY / registers) * (1 + _LOAD * loads / registers)
+        once = products + weights * self.packing + pixels * _PACK_PIXEL + sums * _SUM
+        near = sum(scratch) * self.item <= NEAR_BYTES
+        return waves(pieces, self.units) * steps * once * (1.0 if near else _FAR)
 
 
 def image_refusal(kernel: Kernel, tensors: Mapping[str, Tensor], plan: MmaPlan) -> str | None:

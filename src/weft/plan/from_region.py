@@ -59,6 +59,7 @@ _RUN_THREADS: Final = (128, 96, 160)
 """Of a block of runs: as many as leave the fewest without a vector in the last turn."""
 _MANY_BLOCKS: Final = 2048
 """Blocks that are left where threads take several vectors: some waves of them on every machine."""
+# 256 threads for each of an H200's 132 units are 33,792.
 _BUSY: Final = 1 << 15
 """Threads that keep a machine busy while each of them waits for its own operations."""
 _LONG: Final = 256

@@ -18,6 +18,8 @@ from weft.target.target import Target
 
 _Tile: TypeAlias = tuple[int, int, int]
 _Choices: TypeAlias = Mapping[_Tile, tuple[tuple[int, int], float]]
+# f32 on an H200: 4096³ runs at 44 TFLOP/s in 128x128x8, at 39 in 128x128x16; 1000³ at 26 in
+# 128x64x16, at 20 in 64x64x16 and at 17 in 128x128x8, which leaves units without a tile.
 _TILES: Final[Mapping[int, _Choices]] = {
     4: {
         (128, 128, 8): ((64, 64), 1.0),

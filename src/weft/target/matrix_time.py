@@ -170,6 +170,8 @@ class Contraction:
             return form.columns >= side and (form.columns == NARROW[0] or form.columns < 2 * side)
         if not form.paired:
             return True
+        # 1000³, whose rows begin inside sectors, 11.7 -> 9.8 µs in pairs; 1024³, whose rows begin
+        # at lines, 8.0 -> 8.1 and 8.7, 1024x1024x8192 26.6 -> 29.5 and 34.4 (H200).
         below = form.cluster == (2, 1)
         shared, size, tile = (
             (self.b, self.extent.m, form.rows) if below else (self.a, self.extent.n, form.columns)

@@ -49,6 +49,9 @@ from weft.region.ir import (
 from weft.region.writing.axes import split_axis
 from weft.target.target import Target
 
+# 64 rows of bf16 times 14336x4096 codes of 8 bits take 45.5 µs, and 32.3 with bf16 weights: x is
+# read once for each warp's columns, from a cache. Making those weights first takes 42 µs more
+# (H200).
 MOST_ROWS: Final = 64
 """Rows of x up to which products wait for their weights."""
 _SMALLER: Final = 0.625

@@ -44,6 +44,7 @@ from weft.region.row_reads import passes_before
 from weft.region.writing.folds import with_moments
 from weft.target.target import Kind, Target
 
+# A quarter of all registers of the 16 blocks of a cluster: 16 * 65,536 / 4.
 _KEPT: Final = 1 << 18
 """Elements of a row that the registers of a cluster hold."""
 _LONG_COLUMN: Final = 1 << 10

@@ -83,6 +83,8 @@ def _find_scaled(lets: Mapping[str, Let], name: str) -> tuple[str, int, float] |
         if scale is None or not isinstance(cast.expr, Cast) or cast.dtype is not F32:
             continue
         found = _find_shifted(lets, cast.expr.x)
+        # A power of two changes no digit, and one in this range makes neither a subnormal number
+        # nor an infinity of a 32-bit integer: so a comparison of products is one of words.
         exact = 2.0**-100 < scale < 2.0**60 and math.frexp(scale)[0] == 0.5
         if exact and found is not None:
             return *found, float(scale)

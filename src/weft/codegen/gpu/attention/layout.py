@@ -250,6 +250,7 @@ def _resources(layout: Layout) -> Iterator[Finding]:
 
 def register_findings(plan: AttentionPlan, threads: int, needed: int) -> Iterator[Finding]:
     """What is wrong with the registers that a plan gives, of which a consumer needs some."""
+    # A unit has 65,536 registers and gives them to threads by eights; instructions can name 255.
     at_launch = min(255, 65_536 // threads // 8 * 8)
     producer, consumer = plan.registers
     given = consumer or at_launch
@@ -257,6 +258,8 @@ def register_findings(plan: AttentionPlan, threads: int, needed: int) -> Iterato
         yield refuse("Registers", f"a consumer needs about {needed} registers and has {given}")
     if (producer, consumer) == (0, 0):
         return
+    # Warpgroups hand registers to one another (setmaxnreg, by eights, from 24 on): all together
+    # never have more than at launch.
     total = WARPGROUP * (producer + plan.consumers * consumer)
     available = threads * at_launch
     bad = any(count % 8 or not 24 <= count <= 240 for count in (producer, consumer))

@@ -234,6 +234,7 @@ class Reading:
         steps = (strides.row, strides.column, *strides.batch)
         last = strides.offset
         last += sum(max(0, step) * (n - 1) for step, n in zip(steps, axes.extents, strict=True))
+        # A call of Philox makes four words: below 2^34 of them, the number of a call has 32 bits.
         return Draw(self.state(words.seed, words.offset), strides, last < 1 << 34)
 
     def state(self, seed: str, offset: str) -> int:

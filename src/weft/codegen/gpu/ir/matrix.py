@@ -80,6 +80,8 @@ class SetMaxNReg:
 class StMatrix:
     """Store two or four 8 x 8 matrices of 16-bit elements, one row address per lane."""
 
+    # Sums lie in registers as A does (`LdMatrix`): lanes point at the same rows.
+
     target: Address
     source: RegAt
     count: int
@@ -90,6 +92,12 @@ class LdMatrix:
     """Load four matrices of 8 rows of 16 bytes, one row address per lane: a lane gets the fourth of
     a row. Transposed are matrices of 8 x 8 16-bit elements."""
 
+    # Lane 8 i + r points at row r of matrix i, which comes into register i. mma.sync wants A as
+    # (rows 0-7, k 0-7), (8-15, 0-7), (0-7, 8-15), (8-15, 8-15): bit 3 of the lane is 8 rows and bit
+    # 4 is 8 elements of k, so that lanes point at row `lane & 15`, element `(lane >> 4) * 8`. Of B
+    # it wants k 0-7 and 8-15 of eight columns, then of the next eight: bit 3 is 8 elements of k and
+    # bit 4 is 8 columns, `(lane & 7) + (lane >> 4) * 8`. Where the tile in memory has k along the
+    # other axis, matrices are loaded transposed, and A and B change places in this.
     target: RegAt
     source: Address
     transposed: bool

@@ -300,6 +300,8 @@ class Sm90Layout:
 
     @property
     def registers_at_launch(self) -> int:
+        # A unit has 65,536 registers and gives them to threads by eights; instructions can name
+        # 255.
         return min(255, 65_536 // self.threads // 8 * 8)
 
 

@@ -56,6 +56,8 @@ _BLOCK_COLUMNS: Final = 32
 """Columns that a block takes of a long run: a line of f32."""
 _STRETCH: Final = 16
 """Multiples of `long` that a block looks at."""
+# 2^20 updates of one place took 6281 µs with a thread for each column and take 798 with teams, 4096
+# places 47.1 and 43.1 (H200).
 _LONGEST: Final = 1 << 12
 """Single elements of a run that a block takes together, and not a warp."""
 _IN_FLIGHT: Final = 32

@@ -275,8 +275,9 @@ class Warp(ABC):
     matrix_open: list[Pending] = field(default_factory=list)
     stores: list[list[Callable[[], None]]] = field(default_factory=list)
     stores_open: list[Callable[[], None]] = field(default_factory=list)
-    copies: list[list[tuple[Array, Array]]] = field(default_factory=list)
-    copies_open: list[tuple[Array, Array]] = field(default_factory=list)
+    copies: list[list[tuple[Array, Array, Array]]] = field(default_factory=list)
+    """Groups of copies: where to, what, and which lanes asked for them."""
+    copies_open: list[tuple[Array, Array, Array]] = field(default_factory=list)
     met: int = 0
     """Meetings of the cluster that this warp has arrived at."""
     afar: dict[int, Array] = field(default_factory=dict)

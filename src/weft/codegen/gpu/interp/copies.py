@@ -161,8 +161,7 @@ class Copies(Warp):
         self.block.memory.announce(places, self.warp)
         if self.block.timing is Timing.EARLY:
             self.block.memory.arrive(places, data)
-        else:
-            self.copies_open.append((places, data))
+        self.copies_open.append((places, data, np.flatnonzero(mask)))
 
     def gather(self, statement: ir.Gather, mask: Lanes) -> None:
         source = self.block.arrays[statement.buffer]

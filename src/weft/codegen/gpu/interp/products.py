@@ -182,8 +182,11 @@ class Matrices(Copies):
                 self.copies_open = []
             case ir.WaitGroup(pending=pending):
                 while len(self.copies) > pending:
-                    for places, data in self.copies.pop(0):
-                        self.block.memory.arrive(places, data)
+                    for places, data, lanes in self.copies.pop(0):
+                        memory = self.block.memory
+                        if self.block.timing is not Timing.EARLY:
+                            memory.arrive(places, data)
+                        memory.races.note_writes(self.warp, places, lanes)
             case ir.LdMatrix(target=target, source=source, transposed=transposed):
                 rows = self.block.memory.load(self.places(source), 16, "ldmatrix")
                 self.block.memory.note_load(self.places(source), 16, self.warp, "ldmatrix")

@@ -90,8 +90,12 @@ class Races:
     def writes(self, warp: int, places: Array, what: str, lanes: Array | None = None) -> None:
         """A warp writes bytes; whoever wrote or read them did so before. Without `lanes` the warp
         writes them together."""
+        self.check_free(warp, places, what)
+        self.note_writes(warp, places, lanes)
+
+    def note_writes(self, warp: int, places: Array, lanes: Array | None) -> None:
+        """Bytes that a warp has written, or waited for: others meet it before they read them."""
         where = places.reshape(-1)
-        self.check_free(warp, where, what)
         self.writer[where] = warp
         self.written[where] = self.last_written[warp] = self.seen[warp, warp]
         self.lane[places] = _NOBODY if lanes is None else lanes[:, None]

@@ -139,6 +139,8 @@ CASES: dict[str, Case] = {
     "floats": Case(weights="floats"),
     "many rows": Case(rows=64, weights="halves of bytes"),
     "odd columns": Case(rows=3, columns=261),
+    "long sums": Case(rows=3, columns=261, depth=1024, weights="halves of bytes"),
+    "long sums of bytes": Case(rows=9, depth=1024, weights="bytes in groups"),
     "bias and silu": Case(end="bias, silu"),
     "two results": Case(end="two results", weights="halves of bytes"),
 }

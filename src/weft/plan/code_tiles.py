@@ -38,9 +38,10 @@ _WARPS: Final = 4
 of 14336x4096 codes of 8 bits became 20.5 by halving them, 26.5 with 16 rows 21.4."""
 _MANY_WARPS: Final = 8
 """Of a block, where there are few: more of them bring what a unit needs to be busy."""
-_STAGES: Final = 3
-"""Runs of each column that a lane has copied or asked for. A fourth one takes room from the cache
-that x is read from, and was slower everywhere."""
+_STAGES: Final = {LANES: 3, 2 * LANES: 2}
+"""Turns of a ring, by the runs of a column in each. Another one takes room from the cache that x is
+read from, and was slower everywhere: 16 rows of 28672x8192 codes of 4 bits 64.6 us instead of 50.9,
+one of 14336x4096 codes of 8 bits 19.2 instead of 18.8."""
 _TURNS: Final = 2
 """Steps of each warp, at least."""
 _BLOCKS: Final = 3
@@ -77,7 +78,7 @@ def codes_plan(
     return MmaPlan(
         header,
         (high, wide, warps * step_of(found)),
-        stages=_STAGES,
+        stages=_STAGES[found.together],
         warp_tile=(high, wide),
         cache=IN_REGISTERS,
         epilogue=epilogue_of(kernel),
@@ -106,6 +107,6 @@ def codes_plans(first: MmaPlan) -> Iterator[MmaPlan]:
     warps, which may lie side by side."""
     rows, _, depth = first.tile
     for own, beside in product((COLUMNS, 2 * COLUMNS), (1, 4)):
-        for length, stages in product((depth // 2, depth, 2 * depth), (3, 4, 6)):
+        for length, stages in product((depth // 2, depth, 2 * depth), (2, 3, 4)):
             tile = (rows, own * beside, length)
             yield replace(first, tile=tile, warp_tile=(rows, own), stages=stages)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Final
 
@@ -41,6 +42,8 @@ LANES: Final = 4
 """Lanes of a warp that share a row of a matrix instruction, each with a run of its own."""
 QUAD: Final = 4
 """Elements along k that an instruction takes of a lane."""
+_LINE: Final = 128
+"""Bytes of a cache line."""
 _ACCESSES: Final = (16, 8, 4)
 """Bytes of codes that a thread may read at once, and of what they are multiplied with."""
 _MOST_INNER: Final = 8
@@ -72,6 +75,9 @@ class Codes:
     """Where x has them, counted from the run's first."""
     width: int
     """Elements of x that are neighbours, and read at once."""
+    together: int
+    """Runs of a column that its lanes copy at once: of a whole cache line, where runs follow one
+    another in memory."""
 
     def runs(self, sizes: Mapping[str, int]) -> int:
         """Runs of a row."""
@@ -161,7 +167,8 @@ def _ways_to_take_runs(
     for access in _ACCESSES:
         count = access // word
         if count and all(_in_runs(places[let.name], run, count, kernel.sizes) for let in along):
-            found = _order_numbers(kernel, names, (outer, run, count, inner), address)
+            line = _runs_of_a_line(kernel, along, places, (*outer, run), count)
+            found = _order_numbers(kernel, names, (outer, run, count, inner), address, line)
             if found is not None:
                 yield found
 
@@ -194,11 +201,32 @@ def _in_runs(address: Expr, run: str, count: int, sizes: Mapping[str, int]) -> b
     return coefficient(address, run) == 1 and all(number % count == 0 for number in numbers)
 
 
+def _runs_of_a_line(
+    kernel: Kernel,
+    reads: Sequence[Let],
+    places: Mapping[str, Expr],
+    names: Sequence[str],
+    count: int,
+) -> int:
+    """How many runs are a cache line, if those of a column follow one another in memory, in pieces
+    of the longest access; otherwise 0."""
+    for let in reads:
+        step = 1
+        for name in reversed(names):
+            if kernel.sizes[name] > 1 and coefficient(places[let.name], name) != step:
+                return 0
+            step *= kernel.sizes[name]
+        if count * let.dtype.storage_bytes != _ACCESSES[0]:
+            return 0
+    return _LINE // _ACCESSES[0]
+
+
 def _order_numbers(
     kernel: Kernel,
     names: tuple[str, str, tuple[str, ...], tuple[str, ...], tuple[str, ...]],
     axes: tuple[tuple[str, ...], str, int, tuple[str, ...]],
     address: Expr,
+    line: int,
 ) -> Codes | None:
     """The way with its numbers in the order of x; None where x does not come in pairs, or a warp
     has no whole instructions."""
@@ -221,9 +249,12 @@ def _order_numbers(
     given = tuple((place, code) for _, place, code in points)
     weight, other, batch, rows, columns = names
     found = Codes(
-        weight, other, batch, rows, columns, outer, run, count, inner, given, places, width
+        weight, other, batch, rows, columns, outer, run, count, inner, given, places, width, LANES
     )
-    return found if found.runs(kernel.sizes) % LANES == 0 else None
+    runs = found.runs(kernel.sizes)
+    if line and runs % line == 0:
+        found = replace(found, together=line)
+    return found if runs % LANES == 0 else None
 
 
 def _offset_of_place(names: Sequence[str], place: Sequence[int], step: Mapping[str, int]) -> int:

@@ -9,10 +9,13 @@ registers and into `mma.sync`.
 Columns of the result are the rows of the matrix instructions, so that a warp takes 16 of them, and
 rows of x their columns, eight at a time. An instruction's element k belongs to a lane, not to a
 place in memory: a lane's numbers are multiplied in the order in which x has them, four at a time,
-and x is read in vectors in that order. Codes wait in shared memory, a ring of `stages` runs; a lane
-reads what it has copied itself, so that nobody meets before the sums, which warps that share k hand
-over at the end. Warps side by side have other columns and the same of k, so that they find in the
-unit's own cache what one of them has read of x.
+and x is read in vectors in that order. Codes wait in shared memory, a ring of `stages` turns for
+each warp: a lane reads what it has copied itself, or what lanes of its warp have, so that warps do
+not meet before the sums, which those that share k hand over at the end. Warps side by side have
+other columns and the same of k: they find in the unit's own cache what one of them has read of x.
+
+What a column's runs share, such as the scale of each group of codes, a block copies before the
+first step, in whole rows: read where it is used, every column's would be a cache line of its own.
 """
 
 from __future__ import annotations
@@ -22,57 +25,53 @@ from math import prod
 from typing import Final
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.body.accept import kernel_refusals, refuse, too_many
+from weft.codegen.gpu.body.accept import kernel_refusals
 from weft.codegen.gpu.body.scopes import Group, Scope, group_at
 from weft.codegen.gpu.body.thread import Refs
 from weft.codegen.gpu.ir import values
 from weft.codegen.gpu.ir.element_ops import ElementOp
 from weft.codegen.gpu.ir.formats import SMALL
-from weft.codegen.gpu.ir.scalar import BLOCK, LANE, LANES, THREAD, WARP, Lit, Name, Scalar, both
+from weft.codegen.gpu.ir.scalar import (
+    BLOCK,
+    LANE,
+    LANES,
+    THREAD,
+    WARP,
+    Lit,
+    Name,
+    Scalar,
+    both,
+    least,
+)
 from weft.codegen.gpu.maps.map import Elementwise
-from weft.codegen.gpu.products.refusals import (
-    algorithm_refusals,
-    memory_refusals,
-    unused_field_refusals,
+from weft.codegen.gpu.products.codes_layout import (
+    CELL,
+    PADDING,
+    Ring,
+    Stream,
+    find_kept,
+    paired_fields,
+    refusals,
 )
 from weft.codegen.gpu.template import Job
 from weft.foundation.dtypes import F32, SI8
 from weft.foundation.errors import Finding
+from weft.foundation.index_expr import coefficient
 from weft.foundation.records import dataclass
-from weft.plan.code_tiles import COLUMNS, MOST_SUMS, ROWS, registers_of, step_of
-from weft.plan.completion import IN_REGISTERS, false_claims
+from weft.plan.code_tiles import COLUMNS, ROWS, registers_of, step_of
 from weft.plan.ir import MmaPlan, Plan
-from weft.plan.text import told
 from weft.region.forms.codes import LANES as SHARING
-from weft.region.forms.codes import QUAD, Codes, find_codes, made_of
-from weft.region.forms.small_integers import Field, Scaled, find_field, find_scaled
+from weft.region.forms.codes import QUAD, find_codes
+from weft.region.forms.small_integers import Field, Scaled, find_scaled
 from weft.region.ir import Kernel, Let, Read, Tensor
 from weft.target.target import Target
 
-_USED: Final = frozenset({
-    "header", "tile", "warp_tile", "cache", "epilogue", "local_edges", "arch", "algo_choice",
-    "stages",
-})  # fmt: skip
-_FIXED: Final = {"roles": "single", "order": "rows"}
-_MOST_WARPS: Final = 16
-"""Of a block: their sums are joined in shared memory."""
-_PADDING: Final = 2
-"""Sums between the columns of a warp's, so that those of neighbours begin in different banks."""
-_CELL: Final = 16
-"""Bytes of a run in shared memory."""
+_HALF: Final = COLUMNS // 2
+"""Columns that the lanes of a warp have side by side."""
+_QUARTERS: Final = 4
+"""Of a unit."""
 _MUCH: Final = 1024
 """Elements of x that a lane's neighbours hold of a step, which leave registers for another one."""
-
-
-@dataclass(frozen=True)
-class _Stream:
-    """Runs that a lane copies: what it reads, of which column, and where inner axes stand."""
-
-    read: Read
-    column: Scope
-    inner: Mapping[str, Scalar]
-    bytes: int
-    word: int
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ class Products(Elementwise):
         signed = scaled is not None and not scaled.offset and _is_signed(kernel, scaled.integer)
         self.scaled = scaled if small or signed else None
         """What weights are the products of, where they may be made in pairs."""
-        self.fields = self.paired_fields()
+        self.fields = paired_fields(kernel, found, self.scaled, self.other.dtype)
         """Of which bits of codes the integers are made, by where inner axes stand."""
         self.high, self.wide, depth = plan.tile
         self.own = plan.warp_tile[1]
@@ -124,32 +123,21 @@ class Products(Elementwise):
             for names in (found.rows, found.columns, found.batch)
         )
         self.across = -(-self.columns // self.wide)
-        self.pitch = self.high + _PADDING
-        self.streams: list[_Stream] = []
-        self.at_column = Scope(None, {}, [])
+        self.pitch = self.high + PADDING
+        self.part = self.wide * self.pitch
+        """Sums of warps side by side, with room."""
+        self.ring = Ring(found.together, self.own, self.warps, plan.stages)
+        self.streams: list[Stream] = []
+        self.taken = 0
+        """Streams that the weights being made have read."""
+        self.own_column = self.own_part = 0
+        """Which weights are being made: of which column of a lane, and of which of its runs."""
         self.loaded: dict[tuple[object, ...], tuple[str, ...]] = {}
         """Vectors of codes that a step has read, by where they lie."""
-
-    def paired_fields(self) -> Mapping[tuple[int, ...], Field]:
-        """The bits of codes that integers are; none where the two of a pair have others."""
-        found, scaled = self.found, self.scaled
-        if scaled is None:
-            return {}
-        fields: dict[tuple[int, ...], Field] = {}
-        for place, _ in found.points:
-            at = dict(zip(found.inner, place, strict=True))
-            field = find_field(self.kernel, scaled.integer, at)
-            if field is None or field.mask >= SMALL[self.other.dtype]:
-                return {}
-            fields[place] = field
-        places = [place for place, _ in found.points]
-        alike = all(fields[x] == fields[y] for x, y in zip(places[::2], places[1::2], strict=True))
-        return fields if alike else {}
-
-    @property
-    def part(self) -> int:
-        """Sums of warps side by side, with room."""
-        return self.wide * self.pitch
+        self.kept = find_kept(kernel, tensors, found, self.wide)
+        """What is kept of a block's columns, by the Let that reads it."""
+        self.kept_in = {name: f"kept{number}" for number, name in enumerate(self.kept)}
+        """And the tile that it is kept in."""
 
     @property
     def grid(self) -> int:
@@ -161,9 +149,10 @@ class Products(Elementwise):
 
     @property
     def resident(self) -> int:
-        """As many blocks as there are registers for."""
+        """As many blocks as there are registers for: each quarter of a unit has its own."""
         needed = registers_of(self.found, self.high, self.own)
-        return max(1, self.registers // (needed * self.threads))
+        warps = _QUARTERS * (self.registers // _QUARTERS // (needed * LANES))
+        return max(1, warps // self.warps)
 
     # -- the product -----------------------------------------------------------------------------
 
@@ -179,27 +168,32 @@ class Products(Elementwise):
         else:
             root.axes = {name: Lit(0) for name in self.found.batch}
         body.append(ir.Let("first", tile * self.wide))
-        columns = [self.column(root, number) for number in range(2 * self.own // COLUMNS)]
+        columns = [
+            self.column(root, (LANE >> 2) + number * _HALF) for number in range(self.own // _HALF)
+        ]
         rows = [self.row(root, number) for number in range(self.high // ROWS)]
         quads = len(self.found.points) // QUAD
         sums = 4 * (self.own // COLUMNS) * len(rows)
         body.append(ir.Registers("acc", ir.RegisterKind.F32, sums, zero=True))
         body.append(ir.Registers("a_part", ir.RegisterKind.B32, 2 * quads * len(columns)))
         body.append(ir.Registers("b_part", ir.RegisterKind.B32, 2 * quads * len(rows)))
-        turn = self.step(columns, rows)
+        turn = [s for part in range(self.ring.parts) for s in self.step(part, columns, rows)]
         size = self.sharing * self.part * 4
         self.tiles.append(ir.SharedTile("sums", 0, size))
         if self.streams:
-            start = -(-size // _CELL) * _CELL
-            room = len(self.streams) * self.plan.stages * self.threads * _CELL
+            start = -(-size // CELL) * CELL
+            room = len(self.streams) * self.ring.bytes
             self.tiles.append(ir.SharedTile("codes", start, room))
-            for ahead in range(self.plan.stages - 1):
-                body += self.copy(self.share + ahead * self.sharing, Lit(ahead))
-            body.append(ir.Let("slot", Lit(0)))
-            body.append(ir.Let("free", Lit(self.plan.stages - 1)))
-            turn = self.in_ring(turn)
-        steps, each = Lit(self.steps), Lit(self.sharing)
-        body.append(ir.For("step", self.share, steps, each, tuple(turn), times=self.turns))
+            size = start + room
+        if self.kept:
+            body += self.keep(root, -(-size // CELL) * CELL)
+        if self.streams:
+            turn = self.in_ring(self.begin_ring(root), turn)
+        if self.kept:
+            body.append(ir.WaitGroup(self.plan.stages - 1 if self.streams else 0))
+            body.append(ir.SyncThreads())
+        loop = ir.For("step", self.share, self.steps, self.sharing, tuple(turn), times=self.turns)
+        body.append(loop)
         body += self.hand_over(len(rows))
         self.results(root)
         return body
@@ -217,89 +211,162 @@ class Products(Elementwise):
     @property
     def turns(self) -> int:
         """Steps that the compiler may interleave. It waits for the codes of all of them first: that
-        pays where there are several rows of x; one, where x takes many registers."""
-        return 2 if self.high > ROWS and len(self.found.points) * self.high <= _MUCH else 1
+        pays where there are several rows of x; one, where x takes many registers, or a step has
+        several runs of each column."""
+        several = self.high > ROWS and len(self.found.points) * self.high <= _MUCH
+        return 2 if several and self.ring.parts == 1 else 1
 
     @property
     def steps(self) -> int:
-        return self.found.runs(self.kernel.sizes) // SHARING
+        return self.found.runs(self.kernel.sizes) // self.ring.line
 
     # -- the ring --------------------------------------------------------------------------------
 
-    def in_ring(self, turn: list[ir.Stmt]) -> list[ir.Stmt]:
+    def begin_ring(self, root: Scope) -> list[Scope]:
+        """Copy the first turns; the columns of which a lane copies."""
+        line, each = self.ring.line, LANES // self.ring.line
+        columns = [
+            self.column(root, LANE // line + each * number) for number in range(self.own // each)
+        ]
+        root.body.append(ir.Let("put", self.ring.place(LANE // line, LANE & (line - 1))))
+        for part in range(self.ring.parts):
+            piece = (LANE & (SHARING - 1)) + part * SHARING
+            root.body.append(ir.Let(f"take{part}", self.ring.place(LANE >> 2, piece)))
+        for ahead in range(self.plan.stages - 1):
+            root.body += self.copy(columns, self.share + ahead * self.sharing, Lit(ahead))
+        root.body.append(ir.Let("slot", Lit(0)))
+        root.body.append(ir.Let("free", Lit(self.plan.stages - 1)))
+        return columns
+
+    def in_ring(self, columns: Sequence[Scope], turn: list[ir.Stmt]) -> list[ir.Stmt]:
         """A step with the copies of a later one before it."""
         stages = self.plan.stages
-        ahead = self.copy(Name("step") + (stages - 1) * self.sharing, Name("free"))
+        ahead = self.copy(columns, Name("step") + (stages - 1) * self.sharing, Name("free"))
         after: list[ir.Stmt] = []
         for name in ("slot", "free"):
             after.append(ir.Set(name, Name(name) + 1))
             after.append(ir.If(Name(name).equals(stages), (ir.Set(name, Lit(0)),)))
-        # Of this step's group and those behind it all but the oldest may still be on their way.
-        return [*ahead, ir.WaitGroup(stages - 1), *turn, *after]
+        if self.ring.parts == 1:
+            # Of this step's group and those behind it all but the oldest may still be on their way.
+            return [*ahead, ir.WaitGroup(stages - 1), *turn, *after]
+        # Lanes read what others have copied; behind the meeting nobody reads what they write over.
+        return [ir.WaitGroup(stages - 2), ir.SyncWarp(), *ahead, *turn, *after]
 
-    def copy(self, step: Scalar, slot: Scalar) -> list[ir.Stmt]:
-        """Start to copy a lane's runs of a step, if there is one."""
+    def keep(self, root: Scope, start: int) -> Iterator[ir.Stmt]:
+        """Start to copy what is kept of the block's columns."""
+        for name, kept in self.kept.items():
+            tile, var = self.kept_in[name], self.fresh("piece")
+            self.tiles.append(ir.SharedTile(tile, start, self.wide * kept.pitch))
+            start += self.wide * kept.pitch
+            pieces = kept.bytes // CELL
+            scope = Scope(root, {}, [])
+            across, piece = self.fresh("across"), self.fresh("part")
+            scope.body.append(ir.Let(across, Name(var) // pieces))
+            scope.body.append(ir.Let(piece, Name(var) % pieces))
+            column = self.fresh("column")
+            scope.body.append(ir.Let(column, Name("first") + Name(across)))
+            scope.axes = self.places(scope, Name(column), self.found.columns)
+            scope.axes |= {outer: Lit(0) for outer in self.found.outer}
+            whole = self.columns % self.wide == 0
+            inside: Scalar = Lit(1) if whole else Name(column) < self.columns
+            source = (self.source(kept.read, scope) * kept.word) + Name(piece) * CELL
+            target = ir.Address(tile, Name(across) * kept.pitch + Name(piece) * CELL)
+            buffer = self.numbers[kept.read.tensor]
+            scope.body.append(ir.CpAsync(target, buffer, source, inside, CELL))
+            yield ir.For(var, THREAD, Lit(self.wide * pieces), self.threads, tuple(scope.body))
+        yield ir.CommitGroup()
+
+    def load(self, name: str, let: Let, read: Read, scope: Scope) -> ir.Stmt:
+        """What is kept of the columns is read from there."""
+        kept = self.kept.get(let.name)
+        if kept is None:
+            return super().load(name, let, read, scope)
+        number = self.indexer.scalar(kept.number, scope.known())
+        column = (LANE >> 2) + self.start + self.own_column
+        place = column * kept.pitch + number * kept.word
+        return ir.LoadStaged((name,), let.dtype, ir.Address(self.kept_in[let.name], place))
+
+    def copy(self, columns: Sequence[Scope], step: Scalar, slot: Scalar) -> list[ir.Stmt]:
+        """Start to copy the runs of a step, if there is one: a lane its own, or those of a whole
+        cache line with its neighbours."""
         scope = Scope(None, {}, [])
-        places = self.places_of(scope, step)
+        ahead: Scalar = Lit(0)
+        if self.ring.parts == 1:
+            places = self.places_of(scope, step)
+        else:
+            places = {name: Lit(0) for name in (*self.found.outer, self.found.run, *self.lone)}
+            ahead = (step * self.ring.line + (LANE & (self.ring.line - 1))) * CELL
         for number, stream in enumerate(self.streams):
-            at = Scope(stream.column, {**places, **stream.inner}, scope.body)
-            start = self.source(stream.read, at) * stream.word
-            scope.body.append(
-                ir.CpAsync(
-                    self.cell(number, slot), self.numbers[stream.read.tensor], start, at.exists(),
-                    stream.bytes,
-                )
-            )  # fmt: skip
+            step_of_column = self.between(columns, stream)
+            for index, column in enumerate(columns):
+                first = columns[0] if step_of_column else column
+                at = Scope(first, {**places, **stream.inner}, scope.body)
+                start = (
+                    self.source(stream.read, at) + step_of_column * index
+                ) * stream.word + ahead
+                cell = self.ring.cell(number, slot, index * (LANES // self.ring.line), "put")
+                buffer = self.numbers[stream.read.tensor]
+                scope.body.append(ir.CpAsync(cell, buffer, start, column.exists(), stream.bytes))
         # A group without copies counts as well: what a lane waits for is how many groups are behind
         # it.
         return [ir.If(step < self.steps, tuple(scope.body)), ir.CommitGroup()]
 
-    def cell(self, number: int, slot: Scalar) -> ir.Address:
-        """Where a lane's run of a stream waits."""
-        row = slot + number * self.plan.stages
-        return ir.Address("codes", (row * self.threads + THREAD) * _CELL)
+    def between(self, columns: Sequence[Scope], stream: Stream) -> int:
+        """How many elements lie between the columns that a lane copies, if they are as many."""
+        names = [name for name in self.found.columns if self.kernel.sizes[name] > 1]
+        if len(names) != 1 or len(columns) == 1:
+            return 0
+        return coefficient(self.address(stream.read), names[0]) * (LANES // self.ring.line)
 
     def places_of(self, scope: Scope, step: Scalar) -> dict[str, Scalar]:
         """Where summed axes stand at the beginning of a lane's run."""
         found = self.found
-        name = self.fresh("run")
-        scope.body.append(ir.Let(name, step * SHARING + (LANE & (SHARING - 1))))
+        own = LANE & (SHARING - 1)
         names, sizes = (*found.outer, found.run), dict(self.kernel.sizes)
         sizes[found.run] //= found.count
+        # Where lanes that share a row share the outer axes too, these depend on the step alone.
+        together = sizes[found.run] % SHARING == 0
+        if together:
+            sizes[found.run] //= SHARING
+        name = self.fresh("run")
+        scope.body.append(ir.Let(name, step if together else step * SHARING + own))
         places = self.places(scope, Name(name), names, sizes)
+        if together:
+            places[found.run] = places[found.run] * SHARING + own
         places[found.run] = places[found.run] * found.count
         return places | {lone: Lit(0) for lone in self.lone}
 
     # -- steps -----------------------------------------------------------------------------------
 
-    def column(self, root: Scope, number: int) -> Scope:
-        """One of a lane's columns: of every 16 that of its number, and the eighth from it."""
+    def column(self, root: Scope, number: Scalar) -> Scope:
+        """One of a warp's columns."""
         name = self.fresh("column")
         first = Name("first") + self.start if self.beside > 1 else Name("first")
-        root.body.append(ir.Let(name, first + (LANE >> 2) + number * (COLUMNS // 2)))
+        root.body.append(ir.Let(name, first + number))
         whole = self.columns % self.wide == 0
         inside: Scalar = Lit(1) if whole else Name(name) < self.columns
         axes = self.places(root, Name(name), self.found.columns)
         return Scope(root, axes, root.body, inside)
 
     def row(self, root: Scope, number: int) -> Scope:
-        """The row of x that a lane has of every eight."""
+        """The row of x that a lane has of every eight: where there is none the last, which lies in
+        the cache, and of which the results go nowhere."""
         name = self.fresh("row")
-        root.body.append(ir.Let(name, (LANE >> 2) + number * ROWS))
+        row = (LANE >> 2) + number * ROWS
         whole = self.rows % ROWS == 0
-        inside: Scalar = Lit(1) if whole else Name(name) < self.rows
-        axes = self.places(root, Name(name), self.found.rows)
-        return Scope(root, axes, root.body, inside)
+        root.body.append(ir.Let(name, row if whole else least(row, self.rows - 1)))
+        return Scope(root, self.places(root, Name(name), self.found.rows), root.body)
 
-    def step(self, columns: Sequence[Scope], rows: Sequence[Scope]) -> list[ir.Stmt]:
+    def step(self, part: int, columns: Sequence[Scope], rows: Sequence[Scope]) -> list[ir.Stmt]:
         """A run of each lane: what it reads, makes of it, and multiplies."""
         found = self.found
         inner = Scope(None, {}, [])
         body = inner.body
-        places = self.places_of(inner, Name("step"))
+        places = self.places_of(inner, Name("step") * self.ring.parts + part)
+        self.own_part = part
         for number, row in enumerate(rows):
             self.fetch(Scope(row, dict(places), body), number)
-        made = [self.weights(column, places, body) for column in columns]
+        made = [self.weights(number, column, places, body) for number, column in enumerate(columns)]
         for quad in range(len(found.points) // QUAD):
             self.multiply(made, quad, len(rows), body)
         return body
@@ -332,14 +399,14 @@ class Products(Elementwise):
                 )
 
     def weights(
-        self, column: Scope, places: Mapping[str, Scalar], body: list[ir.Stmt]
+        self, number: int, column: Scope, places: Mapping[str, Scalar], body: list[ir.Stmt]
     ) -> list[_Made]:
         """The numbers that a run of a column's codes stands for, in the order of x: or integers,
         and what they are scaled by."""
         found = self.found
         known = {n: at for n, at in places.items() if n != found.run and n not in found.inner}
         base = Scope(column, known, body)
-        self.at_column = column
+        self.own_column, self.taken = number * _HALF, 0
         groups: dict[tuple[int, ...], Group] = {}
         self.loaded = {}
         made = []
@@ -394,7 +461,7 @@ class Products(Elementwise):
         key = (read.tensor, self.source(read, head), len(group.instances))
         if key not in self.loaded:
             size = len(group.instances) * let.dtype.storage_bytes
-            if size > _CELL or there != Lit(1):
+            if size > CELL or there != Lit(1):
                 super().read_vectors(let, read, group)
             else:
                 self.read_staged(let, read, group)
@@ -408,11 +475,13 @@ class Products(Elementwise):
         names = tuple(self.fresh() for _ in group.instances)
         for instance, name in zip(group.instances, names, strict=True):
             instance.made[let.name] = name
-        cell = self.cell(len(self.streams), Name("slot"))
+        cell = self.ring.cell(self.taken, Name("slot"), self.own_column, f"take{self.own_part}")
         head.body.append(ir.LoadStaged(names, let.dtype, cell))
-        inner = {name: at for name, at in head.known().items() if name in self.found.inner}
-        word = let.dtype.storage_bytes
-        self.streams.append(_Stream(read, self.at_column, inner, len(names) * word, word))
+        self.taken += 1
+        if self.taken > len(self.streams):  # the first column, whose like the others are
+            inner = {name: at for name, at in head.known().items() if name in self.found.inner}
+            word = let.dtype.storage_bytes
+            self.streams.append(Stream(read, inner, len(names) * word, word))
 
     def is_read_once(self, let: Let) -> bool:
         return True
@@ -497,68 +566,10 @@ class Products(Elementwise):
         return total
 
 
-def _codes(kernel: Kernel, found: Codes) -> list[Let]:
-    """What runs are read of."""
-    lets = made_of(kernel, found.weight)
-    return [let for let in lets if isinstance(let.expr, Read) and found.run in let.axes]
-
-
 def _is_signed(kernel: Kernel, name: str) -> bool:
     """Whether an integer is a signed one of 8 bits, as it is read."""
     let = kernel.let(name)
     return let.dtype is SI8 and isinstance(let.expr, Read)
-
-
-# -- the template --------------------------------------------------------------------------------
-
-
-def refusals(
-    kernel: Kernel, tensors: Mapping[str, Tensor], plan: MmaPlan, target: Target
-) -> Iterator[Finding]:
-    """Why the template cannot carry out a kernel, or not with the plan."""
-    found = find_codes(kernel, tensors)
-    if found is None:
-        yield refuse("NotOfCodes", f"{kernel.name} is no product with weights of few bits")
-        return
-    yield from _field_refusals(kernel, plan)
-    yield from _tile(kernel, found, plan, target)
-
-
-def _field_refusals(kernel: Kernel, plan: MmaPlan) -> Iterator[Finding]:
-    yield from unused_field_refusals(plan, _USED, _FIXED, "the template of codes")
-    if plan.cache not in ((), IN_REGISTERS):
-        yield refuse("PlanField", f"{told(plan, 'cache')}: both operands go to registers")
-    for why in (*false_claims(kernel, plan), *algorithm_refusals(kernel, plan)):
-        yield refuse("PlanField", why)
-
-
-def _tile(kernel: Kernel, found: Codes, plan: MmaPlan, target: Target) -> Iterator[Finding]:
-    rows, columns = (
-        prod(kernel.sizes[name] for name in names) for names in (found.rows, found.columns)
-    )
-    (high, wide, depth), step = plan.tile, step_of(found)
-    tall, own = plan.warp_tile
-    if high != ROWS * -(-rows // ROWS) or wide < COLUMNS or wide % COLUMNS:
-        yield refuse("Tile", f"{high}x{wide} is not all {rows} rows and multiples of {COLUMNS}")
-    elif tall != high or own < COLUMNS or own % COLUMNS or wide % own:
-        yield refuse(
-            "Tile", f"warps of {tall}x{own} do not share k and multiples of {COLUMNS} columns"
-        )
-    elif depth % step or not 0 < depth // step * (wide // own) <= _MOST_WARPS:
-        yield refuse(
-            "Tile", f"{depth} is not a step of {step} for each of up to {_MOST_WARPS} warps"
-        )
-    elif high * own // LANES > MOST_SUMS:
-        yield refuse("Registers", f"{high * own // LANES} sums of a thread are too many")
-    else:
-        warps = depth // step * (wide // own)
-        sums = depth // step * wide * (high + _PADDING) * 4
-        codes = (
-            2 * (own // COLUMNS) * plan.stages * warps * LANES * _CELL * len(_codes(kernel, found))
-        )
-        yield from memory_refusals(sums + codes + _CELL, target)
-    batch = prod(kernel.sizes[name] for name in found.batch)
-    yield from too_many(columns, found.runs(kernel.sizes), blocks=batch * columns)
 
 
 class CodesTemplate:

@@ -88,9 +88,29 @@ def test_long_sums_of_few_columns_are_made_in_parts(rows: int) -> None:
 def test_codes_are_read_once_whichever_halves_are_asked_for() -> None:
     (kernel,) = through_stages(CASES["halves of bytes"].program(), "sm90")["gpu"].kernels.values()
     reads = [s for s in ir.walk(kernel.body) if isinstance(s, ir.LoadStaged)]
-    assert [len(read.names) for read in reads] == [16, 16]
+    assert [len(read.names) for read in reads] == [16] * 4  # two runs of each of two columns
     copies = [s for s in ir.walk(kernel.body) if isinstance(s, ir.CpAsync)]
     assert {copy.bytes for copy in copies} == {16}
+
+
+def test_scales_of_groups_are_read_from_shared_memory() -> None:
+    """A block copies them before the first step, as whole rows of its columns."""
+    (kernel,) = through_stages(CASES["long sums"].program(), "sm90")["gpu"].kernels.values()
+    statements = list(ir.walk(kernel.body))
+    assert not any(isinstance(found, ir.LoadElement) for found in statements)
+    staged = [found for found in statements if isinstance(found, ir.LoadStaged)]
+    assert {len(found.names) for found in staged} == {1, 16}
+
+
+def test_cache_lines_are_copied_as_a_whole() -> None:
+    """Eight lanes copy the 128 bytes of a column, where four would read half a line."""
+    (kernel,) = through_stages(CASES["bytes"].program(), "sm90")["gpu"].kernels.values()
+    assert any(isinstance(found, ir.SyncWarp) for found in ir.walk(kernel.body))
+    shorter = Case(depth=320)  # twenty runs: two lines and a half
+    (kernel,) = through_stages(shorter.program(), "sm90")["gpu"].kernels.values()
+    assert not any(isinstance(found, ir.SyncWarp) for found in ir.walk(kernel.body))
+    report = compare(shorter.program(), inputs_for(shorter.program(), 3), InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
 
 
 @pytest.mark.parametrize("rows", one_in(2, [1, 4]))
@@ -137,14 +157,14 @@ def test_texts_read_back(name: str) -> None:
     assert text.loads(text.dumps(plans)).plans == plans.plans
 
 
-FAULTY = Case(rows=11, columns=260, dtype="f16", weights="halves of bytes")
+FAULTY = Case(rows=11, columns=260, depth=1024, dtype="f16", weights="halves of bytes")
 
 
 def results_of(kernel: ir.Kernel, timing: Timing = Timing.LATE, seed: int = 0) -> NDArray[Any]:
     rng = np.random.default_rng(7)
-    x = rng.standard_normal(11 * 256).astype(np.float16)
-    codes = rng.integers(0, 256, 260 * 128, dtype=np.uint8)
-    scales = rng.uniform(0.5, 1.0, 260 * 4).astype(np.float16)
+    x = rng.standard_normal(11 * 1024).astype(np.float16)
+    codes = rng.integers(0, 256, 260 * 512, dtype=np.uint8)
+    scales = rng.uniform(0.5, 1.0, 260 * 16).astype(np.float16)
     made: list[NDArray[Any]] = [x, codes, scales, np.full(11 * 260, np.nan, np.float16)]
     tensors = dict(zip(kernel.buffers, made, strict=True))
     run(kernel, tensors, timing, seed)
@@ -202,7 +222,7 @@ def test_warps_side_by_side_agree(wide: int, own: int, shares: int) -> None:
     [
         {"tile": (8, 16, 256)}, {"tile": (16, 24, 256)}, {"tile": (16, 16, 100)},
         {"warp_tile": (16, 8)}, {"consumers": 3}, {"order": "hilbert"}, {"roles": "pingpong"},
-        {"split_k": 2}, {"algo_choice": {"matmul": "splitk_serial_2"}},
+        {"split_k": 2}, {"stages": 1}, {"algo_choice": {"matmul": "splitk_serial_2"}},
     ],
     ids=str,
 )  # fmt: skip
@@ -242,6 +262,7 @@ FAULTS: dict[str, Callable[[ir.Stmt], ir.Stmt | None]] = {
     "no wait for copies": without(ir.WaitGroup),
     "a wait for older copies": too_late,
     "no meeting": without(ir.SyncThreads),
+    "no meeting of lanes": without(ir.SyncWarp),
     "rows behind the last": unguarded,
     "numbers in another order": turned,
     "results behind the last": behind_the_end,

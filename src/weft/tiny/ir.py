@@ -24,10 +24,10 @@ when a graph is read from JSON; every later stage wants numbers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import field, fields
 from enum import Enum
-from functools import cached_property
-from typing import Any, TypeAlias
+from functools import cache, cached_property
+from typing import Any, Final, TypeAlias
 
 from numpy.typing import NDArray
 
@@ -39,6 +39,7 @@ from weft.foundation.records import dataclass
 from weft.foundation.scalar import COMPARISONS, Fn
 
 Scalar: TypeAlias = bool | int | float | complex
+_SEVERAL: Final = "tuple[Value, ...]"
 
 
 class ReduceFn(Enum):
@@ -364,29 +365,23 @@ class Graph:
         return tuple(topological(tuple(value for _, value in self.outputs)))
 
 
+@cache
+def operand_fields(kind: type) -> tuple[str, ...]:
+    """The fields of a node that are operands, in order. The last may hold any number of them."""
+    return tuple(known.name for known in fields(kind) if known.type in ("Value", _SEVERAL))
+
+
+@cache
+def takes_several(kind: type) -> bool:
+    """Whether the last of these fields holds any number of operands."""
+    return any(known.type == _SEVERAL for known in fields(kind))
+
+
 def operands(value: Value) -> tuple[Value, ...]:
     """The values a value is made of, in order."""
-    match value:
-        case Input() | Const() | Iota():
-            return ()
-        case Binary(lhs=lhs, rhs=rhs):
-            return (lhs, rhs)
-        case Where(pred=pred, x=x, y=y):
-            return (pred, x, y)
-        case DynamicShrink(x=x, starts=starts):
-            return (x, *starts)
-        case DynamicUpdate(x=x, update=update, starts=starts):
-            return (x, update, *starts)
-        case Gather(x=x, index=index):
-            return (x, index)
-        case Barrier(x=x, after=after):
-            return (x, after)
-        case Words(state=state):
-            return (state,)
-        case Opaque(inputs=inputs):
-            return inputs
-        case _:
-            return (value.x,)
+    kind = type(value)
+    found = [getattr(value, name) for name in operand_fields(kind)]
+    return (*found[:-1], *found[-1]) if takes_several(kind) else tuple(found)
 
 
 def topological(outputs: tuple[Value, ...]) -> list[Value]:

@@ -6,7 +6,7 @@ it is built. Decorate a class of annotated fields with `@node`; fields must be h
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, dataclass_transform
 from weakref import WeakValueDictionary
 
@@ -55,7 +55,7 @@ class Node(metaclass=_Interning):
     __slots__ = ("__weakref__",)
 
 
-@dataclass_transform(frozen_default=True, eq_default=False)
+@dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field,))
 def node(cls: Class) -> Class:
     """Make a class of fields an interned node."""
     made: Any = dataclass(frozen=True, eq=False, slots=True)(cls)

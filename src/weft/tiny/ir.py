@@ -35,10 +35,12 @@ from weft.foundation.dims import Shape, add_dims
 from weft.foundation.dtypes import I1, UI32, DType
 from weft.foundation.index_expr import Index
 from weft.foundation.interned import Node, node
+from weft.foundation.json_records import APART, LAST, SAID, called
 from weft.foundation.records import dataclass
 from weft.foundation.scalar import COMPARISONS, Fn
 
 Scalar: TypeAlias = bool | int | float | complex
+_NEW_SHAPE: Final = called("new_shape")
 _SEVERAL: Final = "tuple[Value, ...]"
 
 
@@ -79,8 +81,8 @@ class Const(Node):
 class Iota(Node):
     """The index along one axis."""
 
-    dtype: DType
-    shape: Shape
+    dtype: DType = field(metadata=LAST)
+    shape: Shape = field(metadata={**LAST, **_NEW_SHAPE})
     axis: int
 
 
@@ -117,7 +119,7 @@ class Reshape(Typed):
     """The same elements in row-major order under another shape."""
 
     x: Value
-    shape: Shape
+    shape: Shape = field(metadata=_NEW_SHAPE)
 
     @property
     def dtype(self) -> DType:
@@ -137,7 +139,7 @@ class Expand(Typed):
     """Axes of size 1 repeated to `shape`; the rank stays."""
 
     x: Value
-    shape: Shape
+    shape: Shape = field(metadata=_NEW_SHAPE)
 
     @property
     def dtype(self) -> DType:
@@ -176,7 +178,7 @@ class View(Typed):
     """`x[index]`, the index affine in the result's axes `i0, i1, ...` and always in range."""
 
     x: Value
-    shape: Shape
+    shape: Shape = field(metadata=_NEW_SHAPE)
     index: Index
 
     @property
@@ -242,7 +244,7 @@ class Check(Derived):
     x: Value
     rule: Rule
     code: str
-    size: int = 0
+    size: int = field(default=0, metadata=SAID)
 
 
 @node
@@ -253,7 +255,7 @@ class Words(Node):
     each of them, counted from 0."""
 
     state: Value
-    shape: Shape
+    shape: Shape = field(metadata=_NEW_SHAPE)
 
     @property
     def lead(self) -> int:
@@ -269,7 +271,7 @@ class Words(Node):
 class Unary(Derived):
     """`fn` of every element."""
 
-    fn: Fn
+    fn: Fn = field(metadata=APART)
     x: Value
 
 
@@ -289,7 +291,7 @@ class Cast(Typed):
 class Binary(Derived):
     """`fn` of pairs of elements; a comparison gives i1."""
 
-    fn: Fn
+    fn: Fn = field(metadata=APART)
     lhs: Value
     rhs: Value
 
@@ -307,9 +309,9 @@ class Where(Derived):
 class Reduce(Derived):
     """Elements along `axes` combined in the dtype `acc`; the axes disappear."""
 
-    fn: ReduceFn
+    fn: ReduceFn = field(metadata=APART)
     x: Value
-    axes: tuple[int, ...]
+    axes: tuple[int, ...] = field(metadata=APART)
     acc: DType
 
 
@@ -326,8 +328,8 @@ class Opaque(Node):
     op: object
     inputs: tuple[Value, ...]
     result: int
-    dtype: DType
-    shape: Shape
+    dtype: DType = field(metadata=APART)
+    shape: Shape = field(metadata=APART)
     base: int | None = None
     workspace: int = 0
     pairs: tuple[int, ...] = ()

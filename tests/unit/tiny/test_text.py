@@ -180,7 +180,7 @@ def test_golden_text(golden: Any) -> None:
 REJECTED = {
     "an unknown function": (
         {"op": "Unary", "name": "n", "fn": "sinc", "inputs": ["x"], "outputs": ["y"]},
-        "MalformedJson at the graph.ops[0].attrs: there is no function 'sinc'",
+        "MalformedJson at the graph.ops[0]: there is no function 'sinc'",
     ),
     "an unknown op": (
         {"op": "Conv", "name": "n", "inputs": ["x"], "outputs": ["y"]},
@@ -215,6 +215,21 @@ REJECTED = {
             "attrs": {"value": 1.5, "dtype": "si32"},
         },
         "MalformedJson at the graph.ops[0].attrs: 1.5 is no number of si32",
+    ),
+    "a complex number around real ones": (
+        {
+            "op": "Movement",
+            "name": "n",
+            "kind": "pad",
+            "inputs": ["x"],
+            "outputs": ["y"],
+            "attrs": {"low": [1, 0], "high": [0, 0], "value": {"re": 0.0, "im": 1.0}},
+        },
+        "MalformedJson at the graph.ops[0].attrs: 1j is no number of f32",
+    ),
+    "operands that a movement does not have": (
+        {"op": "Movement", "name": "n", "kind": "barrier", "inputs": ["x"], "outputs": ["y"]},
+        "MalformedJson at the graph.ops[0]: it takes 2 inputs, not 1",
     ),
     "an axis twice": (
         {

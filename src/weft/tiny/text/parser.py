@@ -5,54 +5,46 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from math import prod
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.foundation import numeric
 from weft.foundation.dims import Dim, Shape, Symbol, static
-from weft.foundation.dtypes import BY_NAME, F16, F32, F64, DType
+from weft.foundation.dtypes import DType
 from weft.foundation.errors import SpecViolation, Unimplemented
-from weft.foundation.index_text import parse_index
 from weft.foundation.json_fields import Fields, parse, reading
+from weft.foundation.json_records import Json
 from weft.foundation.scalar import Fn
-from weft.foundation.whole_numbers import in_64_bits, read_whole
 from weft.tiny import build
 from weft.tiny.ir import (
-    Barrier,
     Binary,
-    Cast,
-    Check,
-    DynamicShrink,
-    DynamicUpdate,
+    Const,
     Expand,
-    Flip,
-    Gather,
     Graph,
     Input,
-    Iota,
     Opaque,
     Pad,
-    Permute,
     Reduce,
     ReduceFn,
     Reshape,
-    Rule,
-    Shrink,
     Unary,
     Value,
-    View,
     Where,
-    Words,
+    operand_fields,
+    takes_several,
 )
-from weft.tiny.text.printer import Codec, write_shape
+from weft.tiny.text.printer import Codec
+from weft.tiny.text.records import (
+    NODES,
+    RECORDS,
+    WORDS,
+    read_dtype,
+    read_shape,
+    write_shape,
+)
 from weft.tiny.verify import BROADCAST, GRAPH, SHAPE
-
-LONGEST_DIM: Final = 1_000
-"""How many characters the size or the name of a dim may have."""
-_READ: Final = {**BY_NAME, "fp16": F16, "fp32": F32, "fp64": F64}
-"""Dtypes by name, the document's own names included."""
 
 
 def loads(text: str, decode_op: Codec | None = None) -> Graph:
@@ -138,30 +130,14 @@ class _Reader:
             fields.fail("an op makes one value")
         (output,) = outputs
         attrs = Fields(fields.take("attrs") if fields.has("attrs") else {}, f"{fields.where}.attrs")
-        match op:
-            case "Movement":
-                value: Value = _read_movement(fields.text("kind"), inputs, attrs)
-            case "Unary":
-                value = _read_unary(fields.text("fn"), inputs, attrs)
-            case "Binary":
-                value = _read_binary(fields.text("fn"), inputs, fields)
-            case "Reduce":
-                value = self._reduce(fields, inputs, attrs, output, name)
-            case "Leaf":
-                _count_operands(fields, inputs, 0)
-                value = _read_leaf(fields.text("kind"), attrs)
-            case "Gather":
-                x, index = _count_operands(fields, inputs, 2)
-                value = Gather(x, index, attrs.whole("axis"))
-            case "Check":
-                value = _read_check(_count_operands(fields, inputs, 1)[0], attrs)
-            case "Words":
-                (state,) = _count_operands(fields, inputs, 1)
-                value = Words(state, _parse_shape(attrs.take("new_shape"), attrs))
-            case "Opaque":
-                value = self._opaque(inputs, attrs, output)
-            case _:
-                fields.fail(f"there is no op {op!r}")
+        kind, given = _read_kind(fields, op)
+        given |= _read_operands(kind, inputs, fields)
+        if kind is Reduce:
+            value = self._reduce(fields, given["x"], attrs, output, name)
+        else:
+            if kind is Opaque:
+                given |= self._opaque(attrs, output)
+            value = _make_node(kind, RECORDS.read_fields(kind, attrs, **given), attrs)
         attrs.done()
         self._define(output, name, value)
 
@@ -187,38 +163,26 @@ class _Reader:
             wanted = f"{dtype}{write_shape(shape or ())}"
             raise SpecViolation(SHAPE, f"{name!r} is {found}, but 'values' says {wanted}")
 
-    def _reduce(
-        self, fields: Fields, inputs: Sequence[Value], attrs: Fields, output: str, name: str
-    ) -> Value:
-        (x,) = _count_operands(fields, inputs, 1)
+    def _reduce(self, fields: Fields, x: Value, attrs: Fields, output: str, name: str) -> Value:
         axes = tuple(sorted(_parse_axis(a, x.shape, fields) for a in fields.documents("axes")))
         if len(set(axes)) != len(axes):
             fields.fail(f"an axis is reduced twice: {list(axes)}")
         fn = fields.choice("fn", ReduceFn)
         if attrs.has("acc"):
-            return Reduce(fn, x, axes, _parse_dtype(attrs, "acc"))
+            return RECORDS.read(Reduce, attrs, fn=fn, x=x, axes=axes)
         acc = numeric.accumulator_dtype(x.dtype)
         total = Reduce(fn, build.cast(x, acc), axes, acc)
         self._name_op(total, name)
         return build.cast(total, self.types[output][0] if output in self.types else x.dtype)
 
-    def _opaque(self, inputs: Sequence[Value], attrs: Fields, output: str) -> Value:
+    def _opaque(self, attrs: Fields, output: str) -> Json:
+        """The op, and the type of what it makes."""
         if self.decode is None:
             raise Unimplemented("an opaque op", "reading it from JSON needs the codec of its ops")
         if output not in self.types:
             raise SpecViolation(GRAPH, f"the value {output!r} has no type in 'values'")
         dtype, shape = self.types[output]
-        return Opaque(
-            self.decode(attrs.take("op")),
-            tuple(inputs),
-            attrs.whole("result"),
-            dtype,
-            shape or (),
-            attrs.whole("base") if attrs.has("base") else None,
-            attrs.whole("workspace", 0),
-            attrs.wholes("pairs", ()),
-            attrs.whole("site", 0),
-        )
+        return {"op": self.decode(attrs.take("op")), "dtype": dtype, "shape": shape or ()}
 
 
 def _parse_texts(fields: Fields, name: str) -> dict[str, str]:
@@ -226,43 +190,13 @@ def _parse_texts(fields: Fields, name: str) -> dict[str, str]:
         return {key: entries.text(key) for key in entries.names}
 
 
-def _count_operands(fields: Fields, inputs: Sequence[Value], wanted: int) -> Sequence[Value]:
-    """The inputs of an op, which takes so many."""
-    if len(inputs) != wanted:
-        fields.fail(f"it takes {wanted} inputs, not {len(inputs)}")
-    return inputs
-
-
 def _types(fields: Fields) -> dict[str, tuple[DType, Shape | None]]:
     found: dict[str, tuple[DType, Shape | None]] = {}
     for name, document in Fields(fields.take("values"), "values").rest():
         with reading(document, f"values.{name}") as one:
-            shape = _parse_shape(one.take("shape"), one) if one.has("shape") else None
-            found[name] = (_parse_dtype(one, "dtype"), shape)
+            shape = read_shape(one, "shape") if one.has("shape") else None
+            found[name] = (read_dtype(one, "dtype"), shape)
     return found
-
-
-def _parse_dtype(fields: Fields, name: str) -> DType:
-    text = fields.text(name)
-    if text not in _READ:
-        fields.fail(f"{text!r} is not a dtype; the dtypes are {', '.join(_READ)}")
-    return _READ[text]
-
-
-def _parse_shape(document: Any, fields: Fields) -> Shape:
-    if not isinstance(document, list):
-        fields.fail("a shape must be a list")
-    return tuple(_parse_dim(item, fields) for item in document)
-
-
-def _parse_dim(item: Any, fields: Fields) -> Dim:
-    is_digits = isinstance(item, str) and item.isdecimal() and item.isascii()
-    size = read_whole(item) if is_digits else item
-    if isinstance(size, int) and not isinstance(size, bool) and size >= 0 and in_64_bits(size):
-        return size
-    if isinstance(item, str) and len(item) <= LONGEST_DIM and item.removeprefix("?").isidentifier():
-        return Symbol(item.removeprefix("?"))
-    fields.fail(f"{item!r} is not a size")
 
 
 def _parse_axis(item: Any, shape: Shape, fields: Fields) -> int:
@@ -278,34 +212,35 @@ def _parse_axis(item: Any, shape: Shape, fields: Fields) -> int:
     return places[0]
 
 
-def _read_leaf(kind: str, attrs: Fields) -> Value:
-    dtype = _parse_dtype(attrs, "dtype")
-    if kind == "const":
-        value = attrs.scalar("value")
-        if not numeric.is_number_of(value, dtype):
-            attrs.fail(f"{value} is no number of {dtype}")
-        return build.const(value, dtype)
-    if kind != "iota":
-        attrs.fail(f"there is no leaf {kind!r}")
-    return Iota(dtype, _parse_shape(attrs.take("new_shape"), attrs), attrs.whole("axis"))
+def _read_kind(fields: Fields, op: str) -> tuple[type, Json]:
+    """The node that an op is, and the function that it computes, if there are several."""
+    if op in NODES:
+        return NODES[op], {}
+    if op not in WORDS:
+        fields.fail(f"there is no op {op!r}")
+    key, words = WORDS[op]
+    word = fields.text(key)
+    if word not in words:
+        fields.fail(f"there is no {'function' if key == 'fn' else op.lower()} {word!r}")
+    kind = words[word]
+    return kind, {"fn": Fn(word)} if kind in (Unary, Binary) else {}
 
 
-def _read_check(x: Value, attrs: Fields) -> Value:
-    rules = {str(rule): rule for rule in Rule}
-    name = attrs.text("rule")
-    if name not in rules:
-        attrs.fail(f"there is no rule {name!r}")
-    return Check(x, rules[name], attrs.text("code"), attrs.whole("size"))
+def _read_operands(kind: type, inputs: Sequence[Value], fields: Fields) -> Json:
+    """The inputs of an op as fields of its node."""
+    names = operand_fields(kind)
+    several = takes_several(kind)
+    least = len(names) - several
+    if len(inputs) < least or (len(inputs) > least and not several):
+        fields.fail(f"it takes {least} inputs, not {len(inputs)}")
+    found: list[Any] = [*(_in_one_shape(inputs, fields) if kind in (Binary, Where) else inputs)]
+    if several:
+        found[least:] = [tuple(found[least:])]
+    return dict(zip(names, found, strict=True))
 
 
-def _read_unary(fn: str, inputs: Sequence[Value], attrs: Fields) -> Value:
-    (x,) = _count_operands(attrs, inputs, 1)
-    return Cast(x, _parse_dtype(attrs, "dtype")) if fn == "cast" else Unary(_fn(fn, attrs), x)
-
-
-def _read_binary(fn: str, inputs: Sequence[Value], fields: Fields) -> Value:
-    """Operands are broadcast to one shape, aligned at the right."""
-    _count_operands(fields, inputs, 3 if fn == "where" else 2)
+def _in_one_shape(inputs: Sequence[Value], fields: Fields) -> list[Value]:
+    """Operands in one shape, aligned at the right."""
     rank = max(len(x.shape) for x in inputs)
     padded = [(1,) * (rank - len(x.shape)) + tuple(x.shape) for x in inputs]
     shape = []
@@ -315,8 +250,7 @@ def _read_binary(fn: str, inputs: Sequence[Value], fields: Fields) -> Value:
             shown = " and ".join(str(write_shape(x.shape)) for x in inputs)
             raise SpecViolation(BROADCAST, f"the operands have shapes {shown}", where=fields.where)
         shape.append(next(iter(wide), 1))
-    sides = [_expand_to(x, shape) for x in inputs]
-    return Where(*sides) if fn == "where" else Binary(_fn(fn, fields), *sides)
+    return [_expand_to(x, shape) for x in inputs]
 
 
 def _expand_to(x: Value, shape: Sequence[Dim]) -> Value:
@@ -326,42 +260,20 @@ def _expand_to(x: Value, shape: Sequence[Dim]) -> Value:
     return x if x.shape == tuple(shape) else Expand(x, tuple(shape))
 
 
-def _fn(name: str, fields: Fields) -> Fn:
-    try:
-        return Fn(name)
-    except ValueError:
-        fields.fail(f"there is no function {name!r}")
+def _make_node(kind: type, found: Json, attrs: Fields) -> Value:
+    """The node that has these fields: its numbers have the dtype that they are of, and `expand` has
+    the leading axes that its operand may lack."""
+    if kind is Const:
+        return _make_number(found["value"], found["dtype"], attrs)
+    if kind is Pad:
+        found["value"] = _make_number(found["value"], found["x"].dtype, attrs)
+    if kind is Expand and len(found["x"].shape) < len(found["shape"]):
+        return _expand_to(**found)
+    made: Value = kind(**found)
+    return made
 
 
-def _read_movement(kind: str, inputs: Sequence[Value], attrs: Fields) -> Value:
-    if kind in ("dynamic_shrink", "dynamic_update"):
-        least = 1 if kind == "dynamic_shrink" else 2
-        _count_operands(attrs, inputs[:least], least)
-    else:
-        _count_operands(attrs, inputs, 2 if kind == "barrier" else 1)
-    x = inputs[0]
-    match kind:
-        case "reshape":
-            return Reshape(x, _parse_shape(attrs.take("new_shape"), attrs))
-        case "permute":
-            return Permute(x, attrs.wholes("perm"))
-        case "expand":
-            shape = _parse_shape(attrs.take("new_shape"), attrs)
-            return _expand_to(x, shape) if len(x.shape) < len(shape) else Expand(x, shape)
-        case "pad":
-            fill = build.const(attrs.scalar("value"), x.dtype)
-            return Pad(x, attrs.wholes("low"), attrs.wholes("high"), fill)
-        case "shrink":
-            return Shrink(x, attrs.wholes("start"), _parse_shape(attrs.take("size"), attrs))
-        case "flip":
-            return Flip(x, attrs.wholes("axes"))
-        case "view":
-            index = parse_index(list(attrs.texts("index")))
-            return View(x, _parse_shape(attrs.take("new_shape"), attrs), index)
-        case "dynamic_shrink":
-            return DynamicShrink(x, tuple(inputs[1:]), _parse_shape(attrs.take("size"), attrs))
-        case "dynamic_update":
-            return DynamicUpdate(x, inputs[1], tuple(inputs[2:]))
-        case "barrier":
-            return Barrier(x, inputs[1])
-    attrs.fail(f"there is no movement {kind!r}")
+def _make_number(value: Any, dtype: DType, attrs: Fields) -> Const:
+    if not numeric.is_number_of(value, dtype):
+        attrs.fail(f"{value} is no number of {dtype}")
+    return build.const(value, dtype)

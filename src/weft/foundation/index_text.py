@@ -25,17 +25,21 @@ from weft.foundation.index_expr import (
     param,
     scale,
 )
+from weft.foundation.text import TokenStream
 from weft.foundation.whole_numbers import read_whole
 
 NON_AFFINE: Final = "E1405 NonAffine"
-_TOKEN: Final = re.compile(r"\s*(?:(\d+)|([A-Za-z_][A-Za-z0-9_.]*)|(\$[A-Za-z0-9_.]+)|(<=|[^\s]))")
+_TOKEN: Final = re.compile(
+    r"\s*(?:(?P<number>\d+)|(?P<name>[A-Za-z_][A-Za-z0-9_.]*)|(?P<param>\$[A-Za-z0-9_.]+)"
+    r"|(?P<mark><=|\S)|(?P<end>\Z))"
+)
 
 
 def parse_expr(text: str) -> Expr:
     """The expression that prints as `text`."""
-    parser = _Parser(text)
-    found = parser.sum()
-    parser.end()
+    reader = _read_alone(text)
+    found = reader.sum()
+    reader.end()
     return found
 
 
@@ -46,96 +50,86 @@ def parse_index(texts: list[str]) -> Index:
 
 def parse_guard(text: str) -> Guard:
     """The guard that prints as `text`."""
-    parser = _Parser(text)
-    parser.expect("0")
-    parser.expect("<=")
-    found = parser.sum()
-    parser.expect("<")
-    size = parser.number()
-    parser.end()
-    return Guard(found, size)
+    reader = _read_alone(text)
+    found = reader.guard()
+    reader.end()
+    return found
 
 
-class _Parser:
-    """Recursive descent over the tokens of one expression."""
+def _read_alone(text: str) -> IndexReader:
+    return IndexReader(TokenStream(text, NON_AFFINE, token=_TOKEN))
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.tokens = [match.group().strip() for match in _TOKEN.finditer(text.rstrip())]
-        self.position = 0
 
-    @property
-    def current(self) -> str:
-        return self.tokens[self.position] if self.position < len(self.tokens) else ""
+class IndexReader:
+    """Recursive descent over the tokens of expressions."""
 
-    def take(self) -> str:
-        token = self.current
-        self.position += 1
-        return token
+    def __init__(self, tokens: TokenStream) -> None:
+        self.tokens = tokens
 
-    def expect(self, token: str) -> None:
-        if self.take() != token:
-            self.fail(f"{token!r} is missing")
+    def guard(self) -> Guard:
+        self.expect("0")
+        self.expect("<=")
+        found = self.sum()
+        self.expect("<")
+        return Guard(found, self.number())
+
+    def expect(self, text: str) -> None:
+        if self.tokens.take().text != text:
+            self.fail(f"{text!r} is missing")
 
     def end(self) -> None:
-        if self.current == "*":
+        text = self.tokens.current.text
+        if text == "*":
             self.fail("two axes are multiplied")
-        if self.current in ("/", "%"):
+        if text in ("/", "%"):
             self.fail("only floor((...)/number) divides")
-        if self.current:
-            self.fail(f"{self.current!r} is not expected")
+        if text:
+            self.fail(f"{text!r} is not expected")
 
     def fail(self, why: str) -> NoReturn:
-        raise SpecViolation(NON_AFFINE, f"the index expression {self.text!r} is not affine: {why}")
+        self.refuse(f"the index expression {self.tokens.text!r} is not affine: {why}")
+
+    def refuse(self, why: str) -> NoReturn:
+        raise SpecViolation(NON_AFFINE, why)
 
     def number(self) -> int:
-        token = self.take()
-        if not token.isdecimal():
-            self.fail(f"a number is missing before {token!r}")
-        found = read_whole(token)
+        token = self.tokens.take()
+        if token.kind != "number":
+            self.fail(f"a number is missing before {token.text!r}")
+        found = read_whole(token.text)
         if found is None:
-            shown = clipped(self.text, 100)
-            raise SpecViolation(
-                NON_AFFINE, f"the index expression {shown!r} has a number beyond 64 bits"
-            )
+            shown = clipped(self.tokens.text, 100)
+            self.refuse(f"the index expression {shown!r} has a number beyond 64 bits")
         return found
 
     def sum(self) -> Expr:
-        sign = -1 if self.current == "-" else 1
-        if self.current == "-":
-            self.take()
-        total = scale(self.term(), sign)
-        while self.current in ("+", "-"):
-            sign = 1 if self.take() == "+" else -1
+        total = scale(self.term(), -1) if self.tokens.accept("-") else self.term()
+        while self.tokens.current.text in ("+", "-"):
+            sign = 1 if self.tokens.take().text == "+" else -1
             total = add(total, scale(self.term(), sign))
         return total
 
     def term(self) -> Expr:
-        if not self.current.isdecimal():
+        if self.tokens.current.kind != "number":
             return self.atom()
         number = self.number()
-        if self.current != "*":
-            return constant(number)
-        self.take()
-        return scale(self.atom(), number)
+        return scale(self.atom(), number) if self.tokens.accept("*") else constant(number)
 
     def atom(self) -> Expr:
-        token = self.take()
-        if token == "(":  # noqa: S105
+        kind, text, _ = self.tokens.take()
+        if kind == "param":
+            return param(text[1:])
+        if text == "(":
             inner = self.sum()
             self.expect(")")
             return inner
-        if token == "floor":  # noqa: S105
-            return self.division()
-        if token.startswith("$"):
-            return param(token[1:])
-        if not token or not (token[0].isalpha() or token[0] == "_"):
-            self.fail(f"an axis is missing before {token!r}")
-        return axis(token)
+        if kind != "name":
+            self.fail(f"an axis is missing before {text!r}")
+        return self.division() if text == "floor" else axis(text)
 
     def division(self) -> Expr:
         self.expect("(")
-        inner = self.atom() if self.current == "(" else self.sum()
+        inner = self.atom() if self.tokens.current.text == "(" else self.sum()
         self.expect("/")
         divisor = self.number()
         self.expect(")")

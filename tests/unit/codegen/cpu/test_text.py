@@ -44,11 +44,30 @@ def test_text_reads_back(name: str) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("nonsense", "MalformedText at line 2: cannot read 'nonsense'"),
-        ("}", "MalformedText at line 2: there is a '}' too many before here"),
-        ("parallel p in 0..4 {", "MalformedText at line 2: a '}' is missing"),
-        ("let v:f99 = exp(x)", "MalformedText at line 2: 'f99' is not a dtype"),
-        ("let v:f32 = const 1.x", "MalformedText at line 2: '1.x' is not a number"),
+        ("nonsense", "MalformedText at line 2, column 1: cannot read 'nonsense'"),
+        ("}", "MalformedText at line 2, column 1: there is a '}' too many before here"),
+        ("parallel p in 0..4 {", "MalformedText at line 2, column 21: a '}' is missing"),
+        ("let v:f99 = exp(x)", "MalformedText at line 2, column 7: 'f99' is not a dtype"),
+        ("let v:f32 = const 1.x", "MalformedText at line 2, column 19: '1.x' is not a number"),
+        ("let v:f32 = v", "MalformedText at line 2, column 13: 'v' is not a function of values"),
+        (
+            "# a sum\n  init a:f32 sum over [u=2 unrolled, l=4 serial]",
+            "MalformedText at line 3, column 24: 'l=4 serial' is not 'variable=count kind'",
+        ),
+        (
+            "load v = b0[i*j] if 0 <= i < 3 else 0.0",
+            "E1405 NonAffine at line 2, column 13: the index expression 'i*j' is not affine: two "
+            "axes are multiplied",
+        ),
+        (
+            "load v = b0[$p] where $p = w under 3",
+            "MalformedText at line 2, column 23: '$p = w under 3' is not '$param = value below "
+            "size'",
+        ),
+        (
+            f"scratch f32[{10**20}]\nfinish s = a",
+            "MalformedText at line 2, column 13: 100000000000000000000 is beyond 64 bits",
+        ),
     ],
 )
 def test_a_wrong_line_is_named(line: str, message: str) -> None:

@@ -20,32 +20,32 @@ PAGE = Path(__file__).parent / "functional.md"
 HEAD = """\
 # Functional ops
 
-`from weft import functional as F`. Each op checks its arguments, then writes its instructions into
-the graph; nothing is computed until a tensor is read. Arrays are taken wherever tensors are, and
-layouts name the axes: N the batch, C the channels, then W, HW or DHW. Activations with an
-exponential, tanh or erf compute f16 and bf16 in f32 and round once, as softmax does.
+`from weft import functional as F`. Each op checks its arguments and adds its instructions to the
+graph; nothing is computed until a tensor is read. NumPy arrays are accepted wherever tensors are.
+Layouts name the axes: N is the batch, C the channels, followed by W, HW or DHW. Softmax and
+activations with an exponential, tanh or erf compute f16 and bf16 in f32 and round once.
 
-This page is written by `make docs` from the functions in `src/weft/ops/functional/`; edit those
-instead.
+`make docs` generates this page from the functions in `src/weft/ops/functional/`. To change it, edit
+their docstrings.
 
 ## Choosing an implementation
 
-Ops with several implementations list them below, in the order in which they are asked. A policy
-picks one:
+Ops with several implementations list them below, in the order in which they are tried. A policy
+chooses one:
 
-| policy | picks |
+| policy | chooses |
 |---|---|
 | `default` | the first that supports the arguments |
-| `force=NAME` | this one |
+| `force=NAME` | the one of this name |
 | `benchmark(cache=N)` | the fastest on random tensors of the same types |
 
-A benchmark runs all that support the arguments, once for each kind of arguments; the N kinds used
-last are remembered.
+A benchmark runs all implementations that support the arguments, once for each combination of
+argument types; the N combinations used last are cached.
 
 ```python
 from weft import functional as F
 
-F.configure({"layer_norm": "force=whole"})  # for the process; JSON text does as well
+F.configure({"layer_norm": "force=whole"})  # for the process; JSON text is accepted too
 with F.overrides({"attention": "benchmark(cache=64)"}):  # in this block, in this thread
     ...
 F.configure({"layer_norm": "default"})
@@ -56,8 +56,9 @@ print(F.implementations("attention"))
 ['default', 'streaming']
 ```
 
-`WEFT_FUNCTIONAL='{"attention": "force=streaming"}'` sets policies for a process. Anyone may add an
-implementation, a function with the signature of the op and another that says what it supports:
+`WEFT_FUNCTIONAL='{"attention": "force=streaming"}'` sets policies for a process. You can add your
+own implementation: a function with the signature of the op, and a predicate that says which
+arguments it supports:
 
 ```python
 @F.implements("silu", "by_sigmoid", lambda x: x.ndim == 2)
@@ -68,8 +69,8 @@ def silu_by_sigmoid(x):
 F.unregister("silu", "by_sigmoid")
 ```
 
-An implementation whose instructions the compiler should recognise captures the canonical form: the
-default ones do. `whole` ones capture a single op that a backend may run as a whole.
+The compiler recognises an op by its canonical form, which the default implementations write. The
+implementations called `whole` write a single coarse op, which a backend may run as one op.
 
 """
 FAMILIES = [

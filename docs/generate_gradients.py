@@ -48,85 +48,91 @@ print(value, by_w)
 - `gradient(program, wrt, of=0)` appends the gradients of one float scalar to the results.
 - `vjp(program, wrt, of=None)` takes a cotangent for every float or complex result and appends the
   cotangents of the parameters `wrt`.
-- `jvp(program, wrt)` takes a tangent for every parameter `wrt` and appends those of the results. It
-  is the adjoint of the adjoint, with everything removed that only the first one needed; so an op
-  that has a gradient rule has both modes.
+- `jvp(program, wrt)` takes a tangent for every parameter `wrt` and appends the tangents of the
+  results. It applies reverse mode twice and removes everything that only the first application
+  needed. So every op with a gradient rule has both modes.
 - `vmap(program, size, axes)` runs a program on a batch of values.
 
-Forward and backward are one program, and it is an ordinary one: it verifies, has a text, runs on
-every backend, and can be differentiated again. The rule of an op stands beside it: the method `vjp`
-of its class. Nothing recurses over instructions, and dynamic dims are no obstacle, except to a few
-rules that need a size as a number and say so.
+Forward and backward pass are one ordinary program: it verifies, has a text, runs on every backend,
+and can be differentiated again. The rule of an op is the method `vjp` of its class. Differentiation
+does not recurse over instructions, so programs may be long. Dynamic dims are supported, except by a
+few rules that need a size as a number; their errors say so.
 
 ## Conventions
 
-**Complex numbers** count as pairs of real ones: the gradient of a real function of `z = x + i y` is
-`df/dx + i df/dy`, the direction of steepest ascent, as in PyTorch (JAX gives its conjugate). The
-cotangent of a holomorphic function is multiplied with the conjugate of the derivative.
+**Complex numbers** are treated as pairs of real numbers: the gradient of a real function of `z = x
++ i y` is `df/dx + i df/dy`, the direction of steepest ascent, as in PyTorch (JAX returns its
+conjugate). The cotangent of a holomorphic function is multiplied by the conjugate of the
+derivative.
 
-**Integers and truth values** have no gradient, and stop it: a value that passed through one is a
-constant. `stop_gradient` does the same on purpose.
+**Integers and booleans** have no gradient and stop it: everything computed through an integer
+counts as a constant. `stop_gradient` has this effect for any value.
 
-**Ties and kinks** of functions are in [a table](#kinks), those of ops in the notes below. They are
-those of PyTorch 2.13, in models imported from PyTorch and ONNX too. Where a derivative leaves the
-finite numbers (`log` at 0, `sqrt` at 0) so does the gradient, by the rules of IEEE arithmetic:
-infinities are not hidden. A length is finite everywhere: the gradients of norms, of `std` and of
-`hypot` are 0 where they are 0. A quotient by `1 + exp(u)`, as in sigmoid and silu, is finite
-wherever it is itself: its cotangent goes to u as `-y / (1 + exp(-u))`, where the rules of the
-single ops would multiply 0 by an exp(u) that has overflowed.
+**Ties and kinks** of functions are listed in [a table](#kinks), those of ops in the notes below.
+They follow PyTorch 2.13, also in models imported from PyTorch and ONNX. Where a derivative is
+infinite (`log` at 0, `sqrt` at 0), so is the gradient, by the rules of IEEE arithmetic. Norms have
+finite gradients everywhere: the gradients of norms, of `std` and of `hypot` are 0 where their
+values are 0. A quotient by `1 + exp(u)`, as in sigmoid and silu, has a finite gradient wherever its
+value is finite: the cotangent of u is `-y / (1 + exp(-u))` times that of the quotient, where the
+rules of the single ops would multiply 0 by an exp(u) that has overflowed.
 
 **Narrow floats**: a gradient has the dtype of its operand. Sums over broadcast axes and matrix
-products add up in f32 at least, as they do on the way forward.
+products accumulate in f32 at least, as in the forward pass.
 
-**Only what is read gets a gradient**: `cholesky` and `eigh` read one triangle of their operand, and
-the other gets zeros. (For a matrix that was made symmetric before, this is the usual gradient.)
+**Elements that are not read get no gradient**: `cholesky` and `eigh` read one triangle of their
+operand, and the gradient of the other triangle is zero. (For a matrix that was symmetrised before,
+this is the usual gradient.)
 
-**Random numbers** are drawn once, on the way forward, and are constants to the gradient.
+**Random numbers** are drawn once, in the forward pass, and are constants for the gradient.
 
 ## Control flow
 
-The way back through `cond` is a `cond` with the same predicate, and through `scan` a `scan` in
-reverse order. What the way back needs of the bodies is kept or computed again, whichever is
-cheaper; matrix products, reductions and random numbers are kept. A carry that the body returns as
-it came (weights) is not kept at every step. `while` has no way back, because nobody knows how much
-room its steps will need, unless the number of its steps is seen: a counter that begins at a known
-number, grows by a known number and is compared with one. Such a loop becomes a `scan` first. Write
-any other as a `scan` over a fixed number of steps, with a `select` for those that come after the
-end. Forward mode, being the adjoint of the adjoint, has none either.
+The backward pass of `cond` is a `cond` with the same predicate, and that of `scan` a `scan` in
+reverse order. Values of the bodies that the backward pass needs are stored or computed again,
+whichever is cheaper; matrix products, reductions and random numbers are always stored. A carry that
+the body returns unchanged (such as weights) is not stored for every step.
 
-The way back through `custom_gradient` is the program that the instruction brings along. A
-`callback` has none: of a Python function only its values are known.
+`while` has no gradient in general, because the memory for its steps cannot be bounded. The
+exception is a loop whose number of steps is visible: a counter that starts at a known number, grows
+by a known number and is compared with a known number. Such a loop becomes a `scan` first. Write any
+other loop as a `scan` over a fixed number of steps, with a `select` for steps after the end.
+Forward mode has the same restriction, because it is built from reverse mode.
+
+The backward pass of `custom_gradient` is the program that the instruction contains. A `callback`
+has no gradient, because Weft cannot see inside a Python function.
 
 ## Memory
 
 `weft.ptir.passes.recompute(program, results, parts)` takes a program whose first `results` results
-are the forward part and lets the backward part compute some forward values again: those for which
-that is cheaper than writing and reading them, found by a minimum cut. Each of `parts` is a set of
-ids of forward instructions; of these only what leaves the set is kept, whatever the rest costs to
-compute again (checkpointing). Copies read what was kept through a `barrier`, so that they are not
-merged with the originals. `kept_bytes` measures what lies between the two parts.
+are the forward pass, and lets the backward pass compute some forward values again: those for which
+this is cheaper than writing and reading them, found by a minimum cut. Each of `parts` is a set of
+ids of forward instructions (checkpointing): of these instructions only values that are used outside
+the set are stored, whatever it costs to compute the others again. The repeated instructions read
+stored values through a `barrier`, so that they are not merged with the originals. `kept_bytes`
+measures what is stored between the two passes.
 
 ## Batches
 
-Every op that works on single elements takes a further axis as it is; the others have one rule for
-each family in `weft.ptir.batching`, and an op with neither is decomposed if it can be. What does
-not depend on the batch is computed once for all, random numbers included. A `cond` whose predicate
-differs within the batch runs both branches; a `while` whose end differs goes on until
-all values have come to theirs.
+Elementwise ops need no batching rule. The others have one rule for each family in
+`weft.ptir.batching`, and an op without a rule is decomposed if possible. Values that do not depend
+on the batch, including random numbers, are computed once for the whole batch. A `cond` whose
+predicate differs within the batch runs both branches; a `while` whose number of steps differs runs
+until every element of the batch has finished.
 
 ## Kinks
 
-What functions do where they are not smooth: the derivatives by their arguments, in order, at the
-places named, one after the other. They are those of PyTorch 2.13 unless the last column says
-otherwise; there stands also what JAX gives where that is something else. PyTorch 2.15 has others at
-the bounds of `clip`: 0 where the bound is a number, half to each where it is a tensor.
+The derivatives of functions at points where they are not smooth. Arguments are separated by
+semicolons, points by commas. The values are those of PyTorch 2.13 unless the last column says
+otherwise; it also lists the values of JAX where they differ. PyTorch 2.15 differs at the bounds of
+`clip`: 0 if the bound is a number, half to each if it is a tensor.
 
 $KINKS
 ## Ops
 
-Every case of the table in `tests/derivatives` is compared with differences in f64, both modes; the
-columns say how many cases there are for each op, to which order, how many of them are complex, and
-how many are also compared with PyTorch (`make test-torch`), or in a word why none is.
+Every case of the table in `tests/derivatives` is compared with finite differences in f64, in both
+modes. The columns give the number of cases for each op, the highest order, the number of complex
+cases, and the number of cases that are also compared with PyTorch (`make test-torch`), or the
+reason why there are none.
 
 """
 

@@ -55,19 +55,20 @@ PAGE = Path(__file__).parent / "ops.md"
 HEAD = """\
 # Op reference
 
-This page is written by `make docs` from the op classes in `src/weft/ptir/ops/` and
-`src/weft/coarse/`; edit those instead.
+`make docs` generates this page from the op classes in `src/weft/ptir/ops/` and
+`src/weft/coarse/`. To change it, edit their docstrings.
 
 Every op is a method of the builder, `b.NAME(operands..., attribute=value, ...)`, and a word of the
-[text form](text-format.md). Common ops have a shorter form there, such as `b.reshape(x, dims)`, and
-`cond`, `while_` and `scan` take Python functions that build their regions. A name with a dot is
-given to `b.emit`: `b.emit("byteir.softmax", x, axis=1)`.
+[text form](text-format.md). In the builder, common ops have a shorter form, such as `b.reshape(x,
+dims)`, and `cond`, `while_` and `scan` take Python functions that build their regions. Pass a name
+with a dot to `b.emit`: `b.emit("byteir.softmax", x, axis=1)`.
 
-Operands are tensors; an operand marked `?` may be left out, one marked `*` stands for any number of
-them. Attributes marked `?` are optional. Ops of the PTIR contract have a tag; the others are
-extension and coarse ops, which other implementations see as a `CustomCall` of the target given.
-Attributes marked *declared* are not among those of the call: the declared type of its result says
-them. An op on a dtype that its table does not list is rejected with `DTypeNotSupported`.
+Operands are tensors. An operand marked `?` is optional; an operand marked `*` means any number of
+operands. Attributes marked `?` are optional. Ops of the PTIR contract have a tag. The others are
+extension and coarse ops, which other implementations see as a `CustomCall` with the given target.
+Attributes marked *declared* are not among the attributes of the call: they follow from the declared
+type of its result. An op on a dtype that its table does not list is rejected with
+`DTypeNotSupported`.
 """
 _GROUPS: tuple[tuple[frozenset[DType], str], ...] = (
     (ANY, "any"),
@@ -90,7 +91,7 @@ def describe_dtypes(dtypes: frozenset[DType]) -> str:
 
 
 def describe_kind(kind: SchemaKind) -> str:
-    """What may stand for an attribute, in words."""
+    """The values that an attribute may have, in words."""
     match kind:
         case Maybe():
             return describe_kind(kind.inner)
@@ -112,7 +113,7 @@ _KINDS: dict[type, str] = {
     Isize: "number",
     Bool: "`true` or `false`",
     Float: "float",
-    Number: "truth value, whole number or float",
+    Number: "boolean, integer or float",
     Dimension: "dim",
     String: "text",
     DTypeOf: "dtype",

@@ -24,9 +24,9 @@ PROCESSOR = ("aarch64-unknown-linux-gnu", "neoverse-n1", "")
 INTRODUCTION = """# How a program becomes machine code
 
 This page follows a linear layer with a bias and a gelu from the program to machine code. Every
-listing is what the stage really made: `weft compile FILE --dump=all --out DIR` writes the same for
-any program, and each stage whose text reads back can be edited and fed in again with `--from STAGE
-FILE`.
+listing is the real output of the stage: `weft compile FILE --dump=all --out DIR` writes the same
+for any program. A stage whose text can be read back can be edited, and compiled from there with
+`--from STAGE FILE`.
 
 ```python
 from weft.ptir import Builder
@@ -39,42 +39,42 @@ program = b.build(b.gelu(y + b.broadcast_to(bias, y.shape)))
 """
 STAGES = {
     "frontend": (
-        "PTIR, canonical: constants folded, chains of movements merged, dead code gone.",
+        "PTIR in canonical form: constants folded, chains of movements merged, dead code removed.",
         "text",
     ),
     "tiny": (
-        "Movement, unary, binary, reduce; nothing else. The product is a multiplication under a "
-        "sum.",
+        "Only four kinds of ops: movement, unary, binary, reduce. The matrix product is a "
+        "multiplication followed by a sum.",
         "json",
     ),
     "indexbook": (
-        "The axes of every value, and which element of its operands each of its elements reads.",
+        "The axes of every value, and which elements of its operands each element reads.",
         "json",
     ),
     "poly_view": (
-        "Movements are gone. What is left are statements over domains; the multiplication under "
-        "the sum was recognised as a matmul.",
+        "There are no movements any more, only statements over domains. The multiplication and "
+        "its sum were recognised as a matmul.",
         "json",
     ),
-    "region": ("Kernels: here one, because the epilogue never leaves the registers.", "json"),
-    "memory": ("Where every tensor lives.", "json"),
-    "plan": ("How the kernel is carried out: a register tile of 4 rows and 16 columns.", "json"),
+    "region": ("Kernels: here one, because the epilogue is computed in registers.", "json"),
+    "memory": ("Where every tensor is stored.", "json"),
+    "plan": ("How the kernel is executed: a register tile of 4 rows and 16 columns.", "json"),
     "cpu": (
-        "The loops that the plan asks for, and the statements in them: one piece of work for the "
+        "The loops of the plan, and the statements in them: one piece of work for the "
         "first 16 columns, one for the rest.",
         "text",
     ),
     "llvm": (
-        "The same as LLVM IR. Here is the loop over `k_5` of the first piece. Accumulators are "
-        "slots on the stack still; what is unrolled above is written out.",
+        "The same loops as LLVM IR. Here is the loop over `k_5` of the first piece. Accumulators "
+        "are still stack slots; loops that are marked as unrolled above are unrolled here.",
         "llvm",
     ),
 }
 MACHINE_CODE = """## Machine code
 
-LLVM optimises that for the processor at hand; `weft.runtime.jit.assembly` shows it. For a Neoverse
-N1 the loop is this. A turn loads four vectors of a row of `w` and an element of each of the four
-rows of `x`, and adds their sixteen products to accumulators that are registers now.
+LLVM optimises the code for the processor; `weft.runtime.jit.assembly` shows the result. This is the
+loop for a Neoverse N1. Each iteration loads four vectors of a row of `w` and an element of each of
+the four rows of `x`, and adds their sixteen products to accumulators, which are now in registers.
 
 ```asm
 {}
@@ -82,9 +82,9 @@ rows of `x`, and adds their sixteen products to accumulators that are registers 
 """
 RUNNING = """## Running
 
-A compiled program is a list of steps over a table of buffers: three inputs and an output, here.
-One native call carries the steps out; the pieces of a kernel are shared among threads where that
-is worth while.
+A compiled program is a list of steps over a table of buffers: here three inputs and an output.
+One native call executes the steps. The pieces of a kernel are distributed over threads if this is
+faster.
 
 ```python
 import numpy as np
@@ -101,14 +101,14 @@ Launch of kernel 0 on buffers (0, 1, 2, 3)
 ['input', 'input', 'input', 'output']
 ```
 
-The reference backend says what the result should be:
+The reference backend computes the expected result:
 
 ```python
 rng = np.random.default_rng(0)
 inputs = [rng.standard_normal(shape).astype(np.float32) for shape in ((4, 8), (8, 20), (20,))]
 (out,) = executable(*inputs)
-(meant,) = weft.run(program, inputs, backend="reference")
-print(out.shape, np.abs(out - meant).max() < 1e-5)
+(expected,) = weft.run(program, inputs, backend="reference")
+print(out.shape, np.abs(out - expected).max() < 1e-5)
 ```
 
 ```text

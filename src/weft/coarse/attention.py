@@ -261,18 +261,17 @@ class Attention(Composite):
     of the scores, `[B, H, Sq]`.
 
     Queries may have a multiple of the heads of keys and values; consecutive ones then share a head.
-    `heads`, where given, says how many the queries have. The depth of v may differ. `mask` is added
-    to the scores and broadcast to `[B, H, Sq, Sk]`; `causal` hides column j from row i where
+    `heads`, if given, is the number of heads of the queries. The depth of v may differ. `mask` is
+    added to the scores and broadcast to `[B, H, Sq, Sk]`; `causal` hides column j from row i where
     j > i + Sk - Sq. `scale` is 1 / sqrt(D) unless given. With `dropout`, and only then, the fourth
     operand is the state (seed, offset) of `philox_uniform`: a weight whose f32 uniform is below
     `dropout` becomes 0, the others are divided by 1 - dropout.
 
     Scores, softmax and log-sum-exp are f32 (f64 for f64); the weights are rounded to the dtype of v
-    before the second product, which accumulates in f32. A row from which the masks hide everything
-    is 0, its log-sum-exp -inf and its cotangents 0; `opened` promises that there is no such row, so
-    that nobody looks for them. `algo_set` names the algorithms that a compiler
-    may choose from (`online_softmax`, `streaming_softmax_2pass`); it does not change the
-    meaning."""
+    before the second product, which accumulates in f32. If the masks hide every key from a row, its
+    result is 0, its log-sum-exp -inf and its cotangents 0; `opened` promises that there is no such
+    row, so that no check is needed. `algo_set` names the algorithms that a compiler may choose from
+    (`online_softmax`, `streaming_softmax_2pass`); it does not change the meaning."""
 
     operands = ("q", "k", "v", "state?", "mask?")
     dtypes = {

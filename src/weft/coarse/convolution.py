@@ -184,8 +184,8 @@ class Conv(Composite):
         )  # fmt: skip
 
     def vjp(self, at: Pullback) -> Cotangents:
-        """The input's is a convolution of the result's, with its elements as far apart as the
-        windows were; the weight's is a product of patches."""
+        """The gradient of the input is a convolution of the result's cotangent, dilated by the
+        stride; that of the weight is a product of patches."""
         x, weight, *bias = at.operands
         wide = dot_accumulator_dtype(x.dtype)
         g = at.cotangent.transpose(self.layout.to_last())

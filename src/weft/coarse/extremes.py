@@ -123,8 +123,8 @@ class ByteirArgMin(_Extreme):
 class ByteirTopK(Composite):
     """The tuple of the `k` largest values along the one axis in `axis`, which counts from the
     front, and their positions, of dtype `indices` (the declared type says which). NaN counts as
-    largest; of equal values the lower position comes first. They are sorted from the largest down,
-    also where `sorted` leaves the order free. `k` may not exceed the extent of the axis."""
+    largest; of equal values the lower position comes first. They are sorted from the largest to the
+    smallest, even if `sorted` is false. `k` may not exceed the extent of the axis."""
 
     operands = ("input",)
     dtypes = {"input": ORDERED, "indices": INDICES}

@@ -47,7 +47,7 @@ class ByteirFlashAttnFwd(Composite, Drawing):
 
     The results are the output, the log-sum-exp of the scores `[B, H, Sq]`, the weights after
     dropout `[B, H, Sq, Sk]` in the dtype of q with `return_softmax` (else a tensor of shape `[0]`),
-    and the state si64[2] that the dropped weights come from. The state is that of a stream of the
+    and the state si64[2] that determines the dropped weights. The state is that of a stream of the
     run, as `rng_state` gives it: a weight whose f32 uniform of `philox_uniform` is below
     `dropout_p` becomes 0, the others are divided by 1 - dropout_p. What is f32 here is f64 for f64
     operands."""
@@ -97,7 +97,7 @@ class ByteirFlashAttnFwd(Composite, Drawing):
 @coarse_op("byteir.flash_attn_bwd")
 class ByteirFlashAttnBwd(Composite):
     """The cotangents of q, k and v in `byteir.flash_attn_fwd`, from that of its output and what it
-    returned; weights are computed again, and dropped again by `rng_state`.
+    returned; weights are computed again, with the same dropout, from `rng_state`.
 
     The results are dq, dk and dv, the inner product of each output row with its cotangent
     `[B, H, Sq]`, and dq before it is rounded `[B, Sq, H, D]`; the last two are f32 (f64 for f64
@@ -138,14 +138,14 @@ class ByteirFlashAttnBwd(Composite):
 
 @coarse_op("byteir.flash_attn_kvcache")
 class ByteirFlashAttnKvcache(Composite):
-    """Attention of new rows over a cache, after their keys and values were put into it.
+    """Attention of new rows over a cache, after their keys and values have been written to it.
 
     `k` and `v` `[B, Snew, H, D]` are written to the caches `[B, Smax, H, D]` from row `seqlen_k[b]`
     on; a row beyond the cache is rejected when the program runs. Row i of q `[B, Sq, H, D]` then
-    sees the first `seqlen_k[b] + Snew` rows of the cache, with `causal` only the first
-    `seqlen_k[b] + Snew - Sq + i + 1` of them. The results are the output and the log-sum-exp of the
-    scores `[B, H, Sq]`, and with 4 `results` (the declared type says how many) the two caches as
-    they are then. Dtypes are those of `byteir.flash_attn_fwd`."""
+    sees the first `seqlen_k[b] + Snew` rows of the cache, with `causal` only the first `seqlen_k[b]
+    + Snew - Sq + i + 1` of them. The results are the output and the log-sum-exp of the scores `[B,
+    H, Sq]`, and with 4 `results` (the declared type says how many) the two updated caches. Dtypes
+    are those of `byteir.flash_attn_fwd`."""
 
     operands = ("q", "kcache", "vcache", "k", "v", "seqlen_k")
     dtypes = {

@@ -92,11 +92,11 @@ def _group_blocks(offsets: Term, rows: int) -> _Blocks:
 
 @coarse_op("weft.grouped_matmul.v1", name="weft.grouped_matmul")
 class GroupedMatmul(Composite):
-    """The rows of `input` `[rows, k]` in groups, each times its own matrix of `weight` `[groups, k,
-    n]`, or with `transposed` `[groups, n, k]`: the result is `[rows, n]`. `offsets[g]` is the row
-    at which group g ends and the next one begins; rows after the last group are 0. An offset below
-    the one before it counts as that, one below 0 as 0, and one above `rows` as `rows`. Floats under
-    32 bits are multiplied and added up in f32, and rounded once."""
+    """Multiplies each group of rows of `input` `[rows, k]` by its own matrix of `weight` `[groups,
+    k, n]`, or with `transposed` `[groups, n, k]`: the result is `[rows, n]`. `offsets[g]` is the
+    row at which group g ends and the next one begins; rows after the last group are 0. An offset
+    below the previous one counts as equal to it, one below 0 as 0, and one above `rows` as `rows`.
+    Floats under 32 bits are multiplied and added up in f32, and rounded once."""
 
     operands = ("input", "weight", "offsets")
     dtypes = {"input": MULTIPLIED, "weight": MULTIPLIED, "offsets": INDICES}
@@ -147,9 +147,9 @@ class GroupedMatmul(Composite):
 
 @coarse_op("weft.grouped_outer.v1", name="weft.grouped_outer")
 class GroupedOuter(Composite):
-    """For each group of rows the product of those of `lhs` `[rows, m]`, transposed, and of `rhs`
+    """For each group of rows, the transposed rows of `lhs` `[rows, m]` times the rows of `rhs`
     `[rows, n]`: the result is `[groups, m, n]`, the gradient of the weights of
-    `weft.grouped_matmul`. Rows are in groups as there; a group without rows gives 0. Floats under
+    `weft.grouped_matmul`. Groups are defined as there; a group without rows gives 0. Floats under
     32 bits are multiplied and added up in f32, and rounded once."""
 
     operands = ("lhs", "rhs", "offsets")

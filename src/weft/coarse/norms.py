@@ -26,10 +26,10 @@ class ByteirLayerNorm(Composite):
     differences to the mean. `weight` and `bias` have the extents of those axes, in the order of the
     list.
 
-    With 3 `results` (the declared type says how many) the mean and the factor that the differences
-    are multiplied by come too, with the reduced axes as 1 and the dtype `statistics`: that of the
-    input (the default) or the one it is computed in. Floats under 32 bits are computed in f32 and
-    rounded once."""
+    With 3 `results` (the declared type says how many) the mean and the factor by which the
+    differences are multiplied are returned too, with the reduced axes as 1 and the dtype
+    `statistics`: that of the input (the default) or the one it is computed in. Floats under 32 bits
+    are computed in f32 and rounded once."""
 
     operands = ("input", "weight", "bias")
     dtypes = {"input": FLOATS, "weight": FLOATS, "bias": FLOATS}

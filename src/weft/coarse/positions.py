@@ -98,9 +98,9 @@ class ByteirOneHot(Composite):
 
 @coarse_op("byteir.repeat")
 class ByteirRepeat(Composite):
-    """Each row of `input` (along axis 0) as often as `repeats` says, in order. The declared type
-    says the `length`, how many rows come out; repeats that are negative, or do not add up to that,
-    are rejected when the program runs."""
+    """Each row of `input` (along axis 0) repeated as often as `repeats` says, in order. The
+    declared type contains the `length`, the number of rows of the result; repeats that are
+    negative, or do not add up to the length, are rejected when the program runs."""
 
     operands = ("input", "repeats")
     dtypes = {"input": ANY, "repeats": INDICES}

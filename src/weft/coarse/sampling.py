@@ -72,10 +72,10 @@ class _Sample(Composite):
 @coarse_op("byteir.rng_uniform")
 class ByteirRngUniform(_Sample):
     """Values in [low, high), equally likely: `low + (high - low) * u` with the uniforms u of
-    `philox_uniform`, computed in f64 and rounded once; what rounds up to `high` becomes the number
-    before it. Where `low` is not below `high` everything is `low`. Seed and offset are 64-bit
-    patterns. The declared type says the shape, `dims`; an operand `shape` that says another
-    is rejected when the program runs."""
+    `philox_uniform`, computed in f64 and rounded once; a value that rounds up to `high` becomes the
+    number before it. If `low` is not below `high`, every value is `low`. Seed and offset are 64-bit
+    patterns. The declared type says the shape, `dims`; an operand `shape` that says another is
+    rejected when the program runs."""
 
     operands = ("low", "high", "seed", "offset", "shape?")
     dtypes = {"low": SAMPLED, "high": SAMPLED, "seed": INDICES, "offset": INDICES, "shape": INDICES}

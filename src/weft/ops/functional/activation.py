@@ -108,7 +108,7 @@ def capture_log_softmax(s: Session, checked: AxisChecked, x: Handle) -> Handle:
 @tensor_method
 @functional
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
-    """`log(softmax(x))`, computed without the detour: `x - max - log(sum(exp(x - max)))`."""
+    """`log(softmax(x))`, computed directly as `x - max - log(sum(exp(x - max)))`."""
     return capture(capture_log_softmax, check_along_axis(x, axis), ensure_tensor("x", x))
 
 
@@ -142,7 +142,7 @@ def capture_logsumexp(s: Session, checked: LogSumExpChecked, x: Handle) -> Handl
 @tensor_method
 @functional
 def logsumexp(x: Tensor, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
-    """`log(sum(exp(x)))` over some axes or all, without overflow; -Inf where there is nothing."""
+    """`log(sum(exp(x)))` over some axes or all, without overflow; -Inf for no elements."""
     checked = check_logsumexp(x, axis, keepdims)
     return capture(capture_logsumexp, checked, ensure_tensor("x", x))
 

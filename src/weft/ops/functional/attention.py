@@ -221,18 +221,19 @@ def attention(
     """`softmax(q k^T * scale + mask) v` for q [B, H, Sq, D] and k, v [B, Hk, Sk, D], or all of them
     without B, or without B and H.
 
-    Hk may be a divisor of H: then heads are shared in groups. A boolean mask says what may be seen,
-    a float mask is added; both broadcast to [B, H, Sq, Sk]. `causal` lets position i of the queries
-    see keys up to i + Sk - Sq. Scores and softmax are f32 (f64 for f64). A query from which masks
-    hide every key is 0, and so are the gradients through it; without keys (Sk = 0) all are 0.
+    Hk may be a divisor of H: then groups of heads share keys and values. A boolean mask is true
+    where a query may attend to a key, a float mask is added to the scores; both broadcast to [B, H,
+    Sq, Sk]. With `causal`, query i attends to keys up to i + Sk - Sq. Scores and softmax are f32
+    (f64 for f64). If masks hide every key from a query, its result is 0, and so are the gradients
+    through it; without keys (Sk = 0) all results are 0.
 
-    `segments`, integers [S] or [B, S], let positions see those of the same number: sequences of
-    different lengths lie side by side, and none sees another. A pair of such has one for queries
-    and one for keys. No mask of [Sq, Sk] is stored; on a GPU blocks of keys that no query of
-    a tile sees are not loaded. `segments_of` makes them of offsets.
+    `segments`, integers [S] or [B, S], packs sequences of different lengths: a position attends
+    only to positions with the same number. A pair of such arrays gives the numbers of queries and
+    of keys. No mask of [Sq, Sk] is stored; on a GPU, blocks of keys that are hidden from all
+    queries of a tile are not loaded. `segments_of` computes the numbers from offsets.
 
-    With `dropout` that share of the weights is 0 and the others are divided by `1 - dropout`; which
-    ones is a function of seed and offset, as in `F.dropout`, and nothing of it is stored."""
+    With `dropout`, this fraction of the weights is set to 0 and the others are divided by `1 -
+    dropout`. Seed and offset determine which weights, as in `F.dropout`; no mask is stored."""
     drawn = (dropout, seed, offset)
     return _attend_in_batch(capture_attention, q, k, v, mask, causal, scale, segments, drawn)
 
@@ -430,10 +431,10 @@ def capture_segments(s: Session, checked: SegmentsChecked, offsets: Handle) -> H
 
 @functional
 def segments_of(offsets: Tensor, length: int) -> Tensor:
-    """The number of the sequence that each of `length` positions is in, [length], for sequences
-    side by side of which number i begins at `offsets[i]`, the first at 0: the `cu_seqlens` of
-    others, whose last offset is where the last sequence ends. What lies behind is a sequence of its
-    own."""
+    """For each of `length` positions the number of the sequence that contains it, [length].
+    Sequence i begins at `offsets[i]`, the first one at 0, and the last offset is the end of the
+    last sequence, as in `cu_seqlens` of other libraries. Positions after the end form one more
+    sequence."""
     given = ensure_tensor("offsets", offsets)
     ensure_dtype("offsets", given, INDICES, "integers (si32 or si64)")
     ensure_rank("offsets", given, 1, "(one offset for each sequence, and the end)")
@@ -502,10 +503,10 @@ def capture_update_cache(
 @functional
 def update_cache(cache: Tensor, new: Tensor, position: Any, axis: int = 2) -> Tensor:
     """The cache with `new` written at `position` along `axis`: one dynamic_update_slice, which runs
-    in place where the cache is donated or state.
+    in place if the cache is donated or is state.
 
-    A number that leaves no room for `new` is an error; a tensor is known only when the program
-    runs, and is clamped so that `new` lies inside the cache."""
+    It is an error if `position` is a number that leaves no room for `new`. The value of a tensor is
+    known only when the program runs; it is clamped so that `new` lies inside the cache."""
     checked = check_cache(cache, new, position, axis)
     if not isinstance(position, Tensor):
         position = from_array(np.asarray(position, np.int32))

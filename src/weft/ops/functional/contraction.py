@@ -223,9 +223,9 @@ def _arrange_labels(
 def einsum(subscripts: str, *operands: Tensor) -> Tensor:
     """Sums of products by labels, as in NumPy: `einsum('bik,bkj->bij', x, y)`.
 
-    A label that the result does not name is summed over; a label twice on one operand takes its
-    diagonal; '...' stands for leading axes that broadcast; without '->' the result has the labels
-    that occur once, in the order of the alphabet."""
+    A label that the result does not name is summed over; a label that occurs twice on one operand
+    takes its diagonal; '...' stands for leading axes that broadcast; without '->' the result has
+    the labels that occur once, in alphabetical order."""
     checked = check_einsum(subscripts, operands)
     tensors = [ensure_tensor(f"operand {i}", x) for i, x in enumerate(operands)]
     return capture(capture_einsum, checked, *tensors)

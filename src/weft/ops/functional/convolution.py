@@ -294,7 +294,8 @@ def conv2d(
     layout: str = "NCHW",
 ) -> Tensor:
     """Convolution over two axes; layout NCHW or NHWC, or either without its N. Padding is a number,
-    one for each axis, pairs (low, high), 'same' or 'valid'; under 0 it cuts elements off."""
+    one number for each axis, pairs (low, high), 'same' or 'valid'; negative padding removes
+    elements."""
     return _conv(capture_conv, 2, x, weight, bias, stride, padding, dilation, groups, layout)
 
 
@@ -457,7 +458,7 @@ def conv_transpose1d(
     *,
     layout: str = "NCW",
 ) -> Tensor:
-    """The transpose of `conv1d` with the same arguments, as torch has it."""
+    """The transpose of `conv1d` with the same arguments, as in torch."""
     return _convolve_transposed(
         1, x, weight, bias, stride, padding, output_padding, groups, dilation, layout
     )
@@ -476,7 +477,7 @@ def conv_transpose2d(
     *,
     layout: str = "NCHW",
 ) -> Tensor:
-    """The transpose of `conv2d` with the same arguments, as torch has it."""
+    """The transpose of `conv2d` with the same arguments, as in torch."""
     return _convolve_transposed(
         2, x, weight, bias, stride, padding, output_padding, groups, dilation, layout
     )
@@ -495,7 +496,7 @@ def conv_transpose3d(
     *,
     layout: str = "NCDHW",
 ) -> Tensor:
-    """The transpose of `conv3d` with the same arguments, as torch has it."""
+    """The transpose of `conv3d` with the same arguments, as in torch."""
     return _convolve_transposed(
         3, x, weight, bias, stride, padding, output_padding, groups, dilation, layout
     )

@@ -96,8 +96,8 @@ def pairwise_distance(
 def margin_ranking_loss(
     x1: Tensor, x2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
-    """`max(0, margin - target * (x1 - x2))`: x1 is to be the larger where the target is 1, and the
-    smaller where it is -1."""
+    """`max(0, margin - target * (x1 - x2))`: x1 should be larger where the target is 1, and smaller
+    where it is -1."""
     first, second, wanted = _ensure_floats(x1=x1, x2=x2, target=target)
     return _reduce_losses(
         _hinge(_checked_number("margin", margin) - wanted * (first - second)), reduction
@@ -142,7 +142,7 @@ def triplet_margin_loss(
     reduction: str = "mean",
 ) -> Tensor:
     """`max(0, margin + distance to the positive - distance to the negative)`; with `swap` the
-    negative's distance is that to the nearer of anchor and positive."""
+    distance to the negative is measured from the anchor or the positive, whichever is nearer."""
     _ensure_floats(anchor=anchor, positive=positive, negative=negative)
     near = pairwise_distance(anchor, positive, p, eps)
     far = pairwise_distance(anchor, negative, p, eps)
@@ -212,8 +212,8 @@ def multi_margin_loss(
 
 @functional
 def multilabel_margin_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """For every class of the target, which lists them up to the first -1, and every class that it
-    does not list: `max(0, 1 - x[listed] + x[other])`, summed and divided by the classes."""
+    """The target lists classes up to the first -1. The loss is the sum of `max(0, 1 - x[listed] +
+    x[other])` over every listed and every other class, divided by the number of classes."""
     scores, wanted = _class_scores(x, target, 2)
     classes = int(scores.shape[1])
     ended = cumulative_sum((wanted < 0).astype(scores.dtype), axis=1) > 0

@@ -107,7 +107,8 @@ def _with_one(shape: tuple[Any, ...], axis: int) -> tuple[Any, ...]:
 def rotary_embedding(
     x: Tensor, positions: Tensor, *, base: float = 10_000.0, interleaved: bool = False
 ) -> Tensor:
-    """Pairs of features turned by `position * base^(-2i / D)`: x [..., S, D], positions [S].
+    """Pairs of features rotated by the angle `position * base^(-2i / D)`: x [..., S, D], positions
+    [S].
 
     A pair is (i, i + D/2), or with `interleaved` (2i, 2i + 1)."""
     checked = check_rotary(x, positions, base, interleaved)

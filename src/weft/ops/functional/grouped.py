@@ -88,10 +88,11 @@ def capture_grouped_matmul(
 def grouped_matmul(
     x: Tensor, weight: Tensor, offsets: Tensor, *, transposed: bool = False
 ) -> Tensor:
-    """Rows in groups, each times its own matrix: the experts of a mixture, whose numbers of rows
-    are known only at run time. x is [rows, in] with the rows of a group one after the other, the
-    weight [groups, in, out] (or [groups, out, in] if `transposed`), and `offsets[g]` the row at
-    which group g ends and the next begins. Rows after the last group are 0. Offsets that are
-    computed are kept within the rows, and one that falls counts as the one before it."""
+    """Multiplies each group of rows by its own matrix: the experts of a mixture, whose numbers of
+    rows are known only at run time. x is [rows, in] with the rows of a group one after the other,
+    the weight is [groups, in, out] (or [groups, out, in] if `transposed`), and `offsets[g]` is the
+    row at which group g ends and the next one begins. Rows after the last group are 0. Offsets that
+    are computed at run time are clamped to the number of rows, and an offset below the previous one
+    counts as equal to it."""
     checked = check_grouped_matmul(x, weight, offsets, transposed)
     return capture(capture_grouped_matmul, checked, x, weight, offsets)

@@ -147,9 +147,9 @@ def capture_gather(s: Session, checked: AlongChecked, x: Handle, indices: Handle
 @tensor_method
 @functional
 def gather(x: Tensor, indices: Tensor, axis: int = -1) -> Tensor:
-    """`x[..., indices[i], ...]` along an axis: each index is from 0 to its size, else the run
-    stops with GatherIndexOutOfBounds. On the other axes the indices may have fewer places than x,
-    which stand for the first ones."""
+    """`x[..., indices[i], ...]` along an axis: each index is from 0 to its size, else the run stops
+    with GatherIndexOutOfBounds. On the other axes the indices may be smaller than x; they then
+    apply to the first elements."""
     checked = check_gather(x, indices, axis)
     return capture(capture_gather, checked, ensure_tensor("x", x), indices)
 
@@ -247,10 +247,10 @@ def scatter(
     reduce: str = "replace",
     include_self: bool = True,
 ) -> Tensor:
-    """A copy of x in which every update is placed at its index along an axis: in the place of the
-    element there, added to it ("add"), the larger or smaller of both ("max", "min"), their product
-    or their mean. Without `include_self` the element itself does not take part where there is an
-    update. The indices may have fewer places than x besides the axis, as for `gather`."""
+    """A copy of x in which every update is combined with the element at its index along an axis: it
+    replaces the element, or `reduce` makes it the sum ("add"), the maximum or minimum ("max",
+    "min"), the product or the mean of both. Without `include_self`, elements with an update do not
+    take part themselves. As for `gather`, the indices may be smaller than x on the other axes."""
     checked = check_scatter(x, indices, updates, axis, reduce, include_self)
     return capture(capture_scatter, checked, ensure_tensor("x", x), indices, updates)
 
@@ -258,7 +258,7 @@ def scatter(
 @tensor_method
 @functional
 def scatter_add(x: Tensor, indices: Tensor, updates: Tensor, axis: int = -1) -> Tensor:
-    """A copy of x with every update added at its index along an axis; several at one place add
-    up."""
+    """A copy of x with every update added at its index along an axis; several updates of one
+    element add up."""
     checked = check_scatter(x, indices, updates, axis, "add", True)
     return capture(capture_scatter, checked, ensure_tensor("x", x), indices, updates)

@@ -91,8 +91,9 @@ def _broadcast_batch(x: Handle, batch: Shape) -> Handle:
 @tensor_method
 @functional
 def matmul(lhs: Tensor, rhs: Tensor, /) -> Tensor:
-    """The matrix product over the last two axes; leading axes broadcast, vectors are allowed. A
-    right side that is one matrix meets all rows of the left at once."""
+    """The matrix product over the last two axes; leading axes broadcast, and operands may be
+    vectors. If the right side is a single matrix, it is multiplied by all rows of the left side in
+    one product."""
     a, b = ensure_tensor("lhs", lhs), ensure_tensor("rhs", rhs)
     try:
         return product(a, b)

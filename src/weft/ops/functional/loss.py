@@ -153,8 +153,8 @@ def binary_cross_entropy(
     x: Tensor, target: Tensor, reduction: str = "mean", *, weight: Tensor | None = None
 ) -> Tensor:
     """`-(target log x + (1 - target) log(1 - x))` for probabilities x, times a weight. Logarithms
-    are kept over -100 and `x (1 - x)`, which divides the derivative, over 1e-12: both are finite at
-    0 and 1."""
+    are at least -100, and `x (1 - x)`, the divisor in the derivative, is at least 1e-12, so both
+    are finite at 0 and 1."""
     return _weigh_pairs(capture_bce, x, target, reduction, weight)
 
 
@@ -209,8 +209,8 @@ def binary_cross_entropy_with_logits(
     weight: Tensor | None = None,
     pos_weight: Tensor | None = None,
 ) -> Tensor:
-    """The same for x before the sigmoid, without overflow; `pos_weight` is the weight of the part
-    that the target 1 has, for each class along the last axis."""
+    """The same for x before the sigmoid, without overflow; `pos_weight` is the weight of the
+    positive part (target 1) for each class along the last axis."""
     return _weigh_pairs(
         capture_bce_logits, x, target, reduction, weight, ("pos_weight", pos_weight)
     )
@@ -229,9 +229,9 @@ def capture_kl(s: Session, checked: PairChecked, x: Handle, target: Handle) -> H
 
 @functional
 def kl_div(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """`target (log target - x)` for log-probabilities x and probabilities target. Beside the usual
-    reductions there is "batchmean", the sum divided by the size of the first axis: the divergence
-    of distributions along the other axes."""
+    """`target (log target - x)` for log-probabilities x and probabilities target. In addition to
+    the usual reductions there is "batchmean", the sum divided by the size of the first axis: the
+    divergence of distributions along the other axes."""
     return capture(capture_kl, _check_kl(x, target, reduction), ensure_tensor("x", x), target)
 
 
@@ -382,9 +382,9 @@ def nll_loss(
     ignore_index: int = -100,
     axis: int = -1,
 ) -> Tensor:
-    """`-x[target]` for log-probabilities x; the mean is over the targets that are not ignored. A
-    weight for each class counts its targets more or less. A target that is no class stops the run
-    with GatherIndexOutOfBounds."""
+    """`-x[target]` for log-probabilities x; the mean is over the targets that are not ignored.
+    `weight` is a weight for each class. A target that is not a class stops the run with
+    GatherIndexOutOfBounds."""
     checked = check_classes(x, target, weight, axis, reduction, ignore_index)
     return capture(capture_nll, checked, ensure_tensor("x", x), target, weight)
 
@@ -430,10 +430,10 @@ def cross_entropy(
 ) -> Tensor:
     """`-log softmax(x)[target]`: scores x with the classes along `axis`, class numbers target.
 
-    A target of floats, in the shape of x, is the probability of each class instead. Targets equal
-    to `ignore_index` count for nothing; any other that is no class stops the run with
-    GatherIndexOutOfBounds. `label_smoothing` spreads that part of each target evenly over all
-    classes, and `weight` counts each class more or less."""
+    A float target in the shape of x contains the probability of each class instead. Targets equal
+    to `ignore_index` are ignored; any other target that is not a class stops the run with
+    GatherIndexOutOfBounds. `label_smoothing` distributes this fraction of each target evenly over
+    all classes, and `weight` is a weight for each class."""
     checked = check_classes(
         x, target, weight, axis, reduction, ignore_index, label_smoothing, probabilities=True
     )

@@ -379,8 +379,8 @@ def batch_norm(
     eps: float = 1e-5,
     axis: int = 1,
 ) -> Tensor:
-    """Normalise each channel, by the running statistics where they are given (inference) and else
-    by those of the batch (training)."""
+    """Normalises each channel by the running statistics if they are given (inference), and
+    otherwise by those of the batch (training)."""
     checked = check_batch_norm(x, running_mean, running_var, weight, bias, eps, axis)
     tensor = ensure_tensor("x", x)
     if running_mean is None:

@@ -67,7 +67,7 @@ def capture_threshold(s: Session, checked: PointwiseChecked, x: Handle) -> Handl
 @tensor_method
 @functional
 def threshold(x: Tensor, threshold: float, value: float) -> Tensor:
-    """x where it is over the threshold, and a value elsewhere."""
+    """x where it is above the threshold, and `value` elsewhere."""
     checked = check_pointwise(
         x, _checked_number("threshold", threshold), _checked_number("value", value)
     )
@@ -133,7 +133,7 @@ def capture_quick_gelu(s: Session, checked: PointwiseChecked, x: Handle) -> Hand
 @tensor_method
 @functional
 def quick_gelu(x: Tensor) -> Tensor:
-    """`x * sigmoid(1.702 * x)`, near to gelu."""
+    """`x * sigmoid(1.702 * x)`, an approximation of gelu."""
     return capture(capture_quick_gelu, check_pointwise(x), ensure_tensor("x", x))
 
 

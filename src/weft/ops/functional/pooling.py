@@ -231,8 +231,8 @@ def max_pool1d(
     layout: str = "NCW",
 ) -> Any:
     """The largest element of every window over one axis; the stride is the window unless given.
-    `ceil_mode` adds a last window that reaches over the end, where elements are left over;
-    `return_indices` gives beside the elements where they were, counted along the axis."""
+    `ceil_mode` adds a last window that extends beyond the end if elements remain; `return_indices`
+    also returns the positions of the elements along the axis."""
     given = (window, stride, padding, dilation, ceil_mode, layout, return_indices)
     return _max_pool(1, x, *given)
 
@@ -249,8 +249,9 @@ def max_pool2d(
     return_indices: bool = False,
     layout: str = "NCHW",
 ) -> Any:
-    """The largest element of every window over two axes; padding counts as -Inf. With
-    `return_indices` also its number among the elements of these axes, for `max_unpool2d`."""
+    """The largest element of every window over two axes; padding counts as -Inf. `return_indices`
+    also returns the position of each element, counted over both axes in row-major order, for
+    `max_unpool2d`."""
     given = (window, stride, padding, dilation, ceil_mode, layout, return_indices)
     return _max_pool(2, x, *given)
 

@@ -156,9 +156,9 @@ def pad(
     """x with more elements at both ends of its axes: a value, or with `mode` the elements mirrored
     at the edge (reflect), the edge repeated (edge), or those of the other end (wrap).
 
-    `widths` is a number, or a pair (low, high) for every axis, first axis first; for x of one axis
-    that pair alone will do. A width under 0 takes elements away. A pair for x of several axes is
-    refused: PyTorch would pad the last one, NumPy all of them."""
+    `widths` is a number, or a pair (low, high) for every axis, first axis first; for x with one
+    axis it may be a single pair. A negative width removes elements. A single pair for x with
+    several axes is rejected, because PyTorch would pad the last axis and NumPy all of them."""
     checked = check_pad(x, widths, mode, value)
     return capture(capture_pad, checked, ensure_tensor("x", x))
 
@@ -246,7 +246,8 @@ def pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
 
 @functional
 def channel_shuffle(x: Tensor, groups: int) -> Tensor:
-    """The channels of [N, C, ...] in another order: one of each group, then the next of each."""
+    """The channels of [N, C, ...] interleaved: the first of each group, then the second of each,
+    and so on."""
     tensor = ensure_tensor("x", x)
     ensure_rank_at_least("x", tensor, 3)
     count, channels = ensure_positive("groups", groups), ensure_known("x", tensor.shape[1])

@@ -168,10 +168,10 @@ def interpolate(
     align_corners: bool = False,
     layout: str | None = None,
 ) -> Tensor:
-    """x with its spatial axes in another size: "nearest" takes the element that a new one begins
-    at, "nearest-exact" the one at its middle; "linear" lies between two neighbours on each axis
-    (also called bilinear for two axes, trilinear for three), "cubic" between four (bicubic), and
-    "area" is the mean of what a new element covers. Bytes are interpolated as floats and rounded.
-    `layout` as for convolutions."""
+    """x with another size on its spatial axes: "nearest" takes the element at the start of each new
+    element, "nearest-exact" the one at its middle; "linear" interpolates between two neighbours on
+    each axis (also called bilinear for two axes, trilinear for three), "cubic" between four
+    (bicubic), and "area" takes the mean of the elements that a new one covers. Bytes are
+    interpolated as floats and rounded. `layout` as for convolutions."""
     checked = check_interpolate(x, size, scale_factor, mode, align_corners, layout)
     return capture(capture_interpolate, checked, ensure_tensor("x", x))

@@ -43,8 +43,8 @@ def dropout(
 ) -> Tensor:
     """Each element set to 0 with probability `rate`, the others divided by `1 - rate`.
 
-    Which ones is a function of seed and offset, numbers or integer scalars: give every use in a
-    model its own offset, and every step its own seed."""
+    Seed and offset, numbers or integer scalars, determine which elements: give every use in a model
+    its own offset, and every step its own seed."""
     checked = check_dropout(x, rate)
     if not training or checked.rate == 0:
         return ensure_tensor("x", x)

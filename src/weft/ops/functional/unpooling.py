@@ -70,7 +70,7 @@ def max_unpool1d(
     *,
     output_size: Sizes | None = None,
 ) -> Tensor:
-    """The elements of `max_pool1d` where they came from, with zeros between."""
+    """The elements of `max_pool1d` at their original positions, and zeros elsewhere."""
     return _unpool_max(1, x, indices, window, stride, padding, output_size)
 
 
@@ -84,8 +84,8 @@ def max_unpool2d(
     *,
     output_size: Sizes | None = None,
 ) -> Tensor:
-    """The elements of `max_pool2d` where they came from, with zeros between. What the windows left
-    out at the end is there where `output_size` says so."""
+    """The elements of `max_pool2d` at their original positions, and zeros elsewhere. `output_size`
+    gives the original size if the windows did not cover its end."""
     return _unpool_max(2, x, indices, window, stride, padding, output_size)
 
 
@@ -99,7 +99,7 @@ def max_unpool3d(
     *,
     output_size: Sizes | None = None,
 ) -> Tensor:
-    """The elements of `max_pool3d` where they came from, with zeros between."""
+    """The elements of `max_pool3d` at their original positions, and zeros elsewhere."""
     return _unpool_max(3, x, indices, window, stride, padding, output_size)
 
 
@@ -165,8 +165,8 @@ def fold(
     padding: Sizes = 0,
     stride: Sizes = 1,
 ) -> Tensor:
-    """Columns put together as the windows of [N, C, H, W]; where they overlap they add up. What
-    `unfold` makes comes back, times the number of windows each element is in."""
+    """Columns added up as the windows of [N, C, H, W]. `fold` of `unfold` gives each element times
+    the number of windows that contain it."""
     forms = _geometry(window, dilation, padding, stride)
     sizes = per_axis("output_size", output_size, 2)
 

@@ -48,9 +48,9 @@ class BitwiseNot(UnaryFunction):
 
 @extension_op("shift_left")
 class ShiftLeft(BinaryFunction):
-    """`x` moved toward its high bits, each element by its own `amount`, zeros coming in. Bits that
-    leave are lost, so an amount of the dtype's width or more gives 0. A negative amount is rejected
-    when the program runs (InvalidShift)."""
+    """`x` shifted toward its high bits, each element by its own `amount`, and filled with zeros.
+    Bits beyond the end are lost, so an amount of the dtype's width or more gives 0. A negative
+    amount is rejected when the program runs (InvalidShift)."""
 
     operands = ("x", "amount")
     scalar = Fn.SHIFT_LEFT
@@ -59,10 +59,10 @@ class ShiftLeft(BinaryFunction):
 
 @extension_op("shift_right")
 class ShiftRight(BinaryFunction):
-    """`x` moved toward its low bits, each element by its own `amount`. Copies of the sign bit come
-    in for signed integers and zeros for unsigned ones, so an amount of the dtype's width or more
-    gives -1 for negative values and 0 otherwise. A negative amount is rejected when the program
-    runs (InvalidShift)."""
+    """`x` shifted toward its low bits, each element by its own `amount`, and filled with copies of
+    the sign bit for signed integers and zeros for unsigned ones, so an amount of the dtype's width
+    or more gives -1 for negative values and 0 otherwise. A negative amount is rejected when the
+    program runs (InvalidShift)."""
 
     operands = ("x", "amount")
     scalar = Fn.SHIFT_RIGHT
@@ -71,9 +71,9 @@ class ShiftRight(BinaryFunction):
 
 @extension_op("bitcast")
 class Bitcast(Op):
-    """The bits of every element read as another dtype of the same width: floats as their IEEE
-    patterns, integers in two's complement. A NaN of bf16, f16 or fp8 may change into another NaN of
-    its sign on the way; those of f32 and f64 keep their bits."""
+    """The bits of every element, interpreted as another dtype of the same width: floats as their
+    IEEE patterns, integers in two's complement. A NaN of bf16, f16 or fp8 may become another NaN of
+    the same sign; a NaN of f32 or f64 keeps its bits."""
 
     operands = ("x",)
     dtypes = {"x": _STORED, "dtype": _STORED}

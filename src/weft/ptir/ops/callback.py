@@ -56,9 +56,10 @@ _NAMED: WeakValueDictionary[str, Named] = WeakValueDictionary()
 @extension_op("callback")
 class Callback(Op):
     """Calls the Python function that this process knows by the name `function`, with copies of the
-    operands; its results have the types `results`. A call that is an effect takes a number, the
-    token, before the other operands and gives the next one before its results: that keeps calls in
-    order, and in the program. One that is none may be called any number of times, or never."""
+    operands; its results have the types `results`. A call with an effect takes a number, the token,
+    before the other operands and returns the next token before its results; this keeps such calls
+    in order and in the program. A call without an effect may be made any number of times, or
+    never."""
 
     operands = ("*values?",)
     dtypes = {"values": ANY}

@@ -238,10 +238,10 @@ def _find_cut(op: Collective, x: TensorType, axis: int) -> tuple[int, int]:
 @extension_op("all_reduce")
 class AllReduce(Collective):
     """The sum, product, minimum or maximum (`fn`) of the operands of all members of a group, on
-    each of them. It is a balanced tree over the members in order, `(r0 + r1) + (r2 + r3)`; floats
-    under 32 bits are combined in f32 and rounded once, integers wrap, and on i1 sums are or and
-    products and. A transport may take another tree for floats. Where extremes tie, each rank that
-    has it gets an equal share of the cotangent."""
+    each of them. It is computed as a balanced tree over the members in order, `(r0 + r1) + (r2 +
+    r3)`; floats under 32 bits are combined in f32 and rounded once, integers wrap, and on i1 sums
+    are or and products and. A transport may use another tree for floats. If several ranks have the
+    same extreme value, they share the cotangent equally."""
 
     fn: RankReduction = attr(Choice(RankReduction))
     line: str = attr(String(), default="")
@@ -292,8 +292,8 @@ class AllReduce(Collective):
 
 @extension_op("all_gather")
 class AllGather(Collective):
-    """The operands of all members of a group, laid side by side along `axis` in the order of the
-    group, on each of them."""
+    """The operands of all members of a group, concatenated along `axis` in the order of the group,
+    on each of them."""
 
     axis: int = attr(Isize())
     line: str = attr(String(), default="")
@@ -330,8 +330,9 @@ class AllGather(Collective):
 
 @extension_op("reduce_scatter")
 class ReduceScatter(Collective):
-    """What `all_reduce` gives, cut along `axis` into a part for each member of the group: a member
-    gets the part of its place. The extent of the axis is a multiple of the members' number."""
+    """The result of `all_reduce`, split along `axis` into one part for each member of the group: a
+    member gets the part with its number. The extent of the axis is a multiple of the number of
+    members."""
 
     axis: int = attr(Isize())
     fn: RankReduction = attr(Choice(RankReduction))
@@ -376,8 +377,8 @@ class ReduceScatter(Collective):
 
 @extension_op("all_to_all")
 class AllToAll(Collective):
-    """Each member's operand is cut along `split` into a part for each member; a member gets the
-    parts of its place, and lays them side by side along `concat` in the order of the group."""
+    """Each member's operand is split along `split` into one part for each member; a member gets the
+    parts with its number, and concatenates them along `concat` in the order of the group."""
 
     split: int = attr(Isize())
     concat: int = attr(Isize())
@@ -417,8 +418,8 @@ class AllToAll(Collective):
 
 @extension_op("collective_permute")
 class CollectivePermute(Collective):
-    """The member at place `sources[i]` sends its operand to the member at place `targets[i]`, in
-    every group. A member to whom nobody sends has zeros. No place is named twice in either list."""
+    """Member number `sources[i]` sends its operand to member number `targets[i]`, in every group. A
+    member that receives nothing gets zeros. No number occurs twice in either list."""
 
     sources: tuple[int, ...] = attr(USIZES)
     targets: tuple[int, ...] = attr(USIZES)
@@ -498,8 +499,8 @@ class CollectiveBroadcast(Collective):
 
 @extension_op("mesh_rank")
 class Rank(OfRanks):
-    """The entry of `numbers` for the rank that runs the program, as si64: with 0, 1, 2, ... its
-    number, with others its place along an axis of the mesh."""
+    """The entry of `numbers` for the rank that runs the program, as si64: for 0, 1, 2, ... the
+    number of the rank, for other lists its position along an axis of the mesh."""
 
     operands = ()
     dtypes = {"result": frozenset({SI64})}
@@ -532,9 +533,9 @@ def _check_numbers(what: str, name: str, numbers: Sequence[int], below: int) -> 
 
 @extension_op("reshard")
 class Reshard(Op):
-    """The operand. `axes` has an entry for each of its axes: the axes of a mesh, with commas
-    between them, over which that axis is to be split, or nothing. It is a wish to whoever splits
-    the program over a mesh (`weft.parallel`); alone it computes nothing."""
+    """The operand. `axes` has an entry for each of its axes: the axes of a mesh, separated by
+    commas, over which that axis should be split, or nothing. It is a request to the pass that
+    splits the program over a mesh (`weft.parallel`) and computes nothing itself."""
 
     operands = ("x",)
     dtypes = {"x": ANY}
@@ -589,8 +590,8 @@ class MarkVarying(Claim):
 
 @extension_op("assert_same")
 class AssertSame(Claim):
-    """The operand, of which the program claims that it is the same on ranks with equal `classes`.
-    The verifier refuses a program in which that does not follow from how it was computed."""
+    """The operand; the program asserts that it is the same on ranks with equal `classes`. The
+    verifier rejects a program if this does not follow from how the operand was computed."""
 
     def result_classes(self, operands: Sequence[Classes]) -> Classes:
         return operands[0]

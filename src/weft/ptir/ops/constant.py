@@ -35,10 +35,10 @@ class Constant(Op):
 class CustomCall(Op):
     """A fused kernel that a backend provides under a name. The declared output type is
     authoritative. A target is named `namespace.name.vN`; those of public front ends (`byteir.*`,
-    `tf.*`, `pytorch.*`) have no version. Targets that Weft knows become ops of their own when a
-    program is read; what is left here is carried, verified by its declared type, and Unimplemented
-    when it runs. Names that begin with `weft.` are Weft's own: a target among them that it does not
-    know does not verify."""
+    `tf.*`, `pytorch.*`) have no version. When a program is read, calls of targets that Weft knows
+    become ops. Other calls are kept, verified by their declared type, and Unimplemented when they
+    run. Names that begin with `weft.` are reserved for Weft: an unknown target among them does not
+    verify."""
 
     operands = ("*args",)
 

@@ -44,8 +44,8 @@ class DotGeneral(Op):
     32 bits, and the operands' dtype otherwise; `accum_dtype` may name the operands' dtype or a
     wider one of its class. The sum is then cast to `out_dtype` (default: the operands' dtype),
     where integers saturate. An empty contraction gives zero. The order of the additions is not
-    specified, except that a float accumulator under 32 bits really rounds after each product and
-    each addition, in row-major order of the contracted axes of lhs."""
+    specified, except that a float accumulator under 32 bits rounds after each product and each
+    addition, in row-major order of the contracted axes of lhs."""
 
     operands = ("lhs", "rhs")
     dtypes = {"lhs": NUMBERS, "rhs": NUMBERS}

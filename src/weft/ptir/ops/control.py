@@ -54,8 +54,8 @@ def _match(found: Sequence[ValueType], wanted: Sequence[ValueType], what: str) -
 
 @core_op(tag=24)
 class Cond(Op):
-    """Runs `true_region` on the arguments if `pred` holds, else `false_region`. Both regions have
-    the same signature; one result is bare, several form a tuple."""
+    """Runs `true_region` on the arguments if `pred` is true, else `false_region`. Both regions have
+    the same signature; several results form a tuple."""
 
     operands = ("pred", "*args?")
     dtypes = {"pred": frozenset({I1})}
@@ -88,9 +88,9 @@ class Cond(Op):
 
 @core_op(tag=25)
 class While(Op):
-    """Runs `cond_region(carry...) -> (i1[], carry...)`; while the predicate holds, `body_region`
-    receives the carries that cond returned and makes the next ones. The result is cond's last
-    carries."""
+    """Runs `cond_region(carry...) -> (i1[], carry...)`; while the predicate is true, `body_region`
+    receives the carries that `cond_region` returned and computes the next ones. The result is the
+    last carries of `cond_region`."""
 
     operands = ("*carry?",)
 

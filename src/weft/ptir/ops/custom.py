@@ -12,12 +12,12 @@ from weft.ptir.types import TensorType, ValueType
 
 @extension_op("custom_gradient")
 class CustomGradient(Op):
-    """The first operands, `results` of them, as they are, but with a gradient that the program
-    brings along. `kept` operands follow, which it reads, then `inputs` operands of floats, to which
-    it leads; what follows those the results depend on too, and they must not be differentiated.
-    `backward` is a program in its text form: from what is kept and the cotangents of those results
-    that are floats or complex numbers to the cotangents of the inputs. No gradient passes through
-    the operands that are the results."""
+    """The first `results` operands, unchanged, but with a gradient that the attribute `backward`
+    defines. Then follow `kept` operands that `backward` reads, and `inputs` float operands whose
+    gradients it computes. The results may also depend on the operands after these, which must not
+    be differentiated. `backward` is a program in its text form: from the `kept` operands and the
+    cotangents of the float and complex results it computes the cotangents of the inputs. No
+    gradient passes through the first `results` operands."""
 
     operands = ("*values",)
     dtypes = {"values": ANY}

@@ -210,7 +210,7 @@ def _share_of_winner(g: Term, own: Term, other: Term, loses: str) -> Term:
 @core_op(tag=6)
 class Compare(Op):
     """`out[i] = lhs[i] op rhs[i]` as i1. Any comparison with NaN is false, except `not_equal`.
-    Complex values have no order: only `equal` and `not_equal` are defined for them."""
+    Complex values are not ordered: only `equal` and `not_equal` are defined for them."""
 
     operands = ("lhs", "rhs")
     dtypes = {"lhs": ANY, "rhs": ANY}
@@ -237,8 +237,7 @@ class Compare(Op):
 
 @core_op(tag=7, spec=None)
 class Select(Op):
-    """`out[i] = pred[i] ? on_true[i] : on_false[i]`. Nothing is computed with the unchosen
-    value."""
+    """`out[i] = pred[i] ? on_true[i] : on_false[i]`. The value that is not chosen has no effect."""
 
     operands = ("pred", "on_true", "on_false")
     dtypes = {"on_true": ANY, "on_false": ANY, "pred": BOOL}
@@ -280,13 +279,13 @@ class Cast(Op):
         return numeric.cast(x, as_dtype(x.dtype), self.dtype)
 
     def vjp(self, at: Pullback) -> Cotangents:
-        """The cotangent is cast back; integers and truth values on either side stop it."""
+        """The cotangent is cast back; integers and booleans on either side stop it."""
         return (at.cotangent.cast(at.operands[0].dtype),)
 
 
 @core_op(tag=9, spec=None)
 class StopGradient(Op):
-    """The value of `x`; gradients do not pass."""
+    """The value of `x`, as a constant for gradients."""
 
     operands = ("x",)
     dtypes = {"x": ANY}
@@ -322,7 +321,7 @@ class Clamp(Op):
         return numeric.compute(clamp, as_dtype(args[0].dtype), *args)
 
     def vjp(self, at: Pullback) -> Cotangents:
-        """At a bound `x` gets all of it; where the bounds cross, `hi` does."""
+        """At a bound `x` gets the whole cotangent; where the bounds cross, `hi` does."""
         g, (x, lo, hi) = at.cotangent, at.operands
         below, crossed = x.compare(lo, "less"), lo.compare(hi, "greater_equal")
         above = x.compare(hi, "greater")

@@ -119,7 +119,7 @@ class Sqrt(UnaryFunction):
 
 @extension_op("floor")
 class Floor(UnaryFunction):
-    """The largest whole number not above `x`. Zeros keep their sign; infinities and NaN stay."""
+    """The largest integer that is not above `x`. Zeros keep their sign; infinities and NaN stay."""
 
     scalar = Fn.FLOOR
     no_gradient = "it is constant between its steps"
@@ -127,7 +127,7 @@ class Floor(UnaryFunction):
 
 @extension_op("ceil")
 class Ceil(UnaryFunction):
-    """The smallest whole number not below `x`. Values in (-1, 0) become -0; infinities and NaN
+    """The smallest integer that is not below `x`. Values in (-1, 0) become -0; infinities and NaN
     stay."""
 
     scalar = Fn.CEIL
@@ -136,7 +136,7 @@ class Ceil(UnaryFunction):
 
 @extension_op("trunc")
 class Trunc(UnaryFunction):
-    """`x` without its fraction: rounded toward zero, keeping the sign, of a zero too."""
+    """`x` rounded toward zero. The sign is kept, also of a zero."""
 
     scalar = Fn.TRUNC
     no_gradient = "it is constant between its steps"
@@ -144,8 +144,7 @@ class Trunc(UnaryFunction):
 
 @extension_op("round")
 class Round(UnaryFunction):
-    """The nearest whole number; halfway cases go to the even one. The sign is kept, of a zero
-    too."""
+    """The nearest integer; ties round to the even one. The sign is kept, also of a zero."""
 
     scalar = Fn.ROUND
     no_gradient = "it is constant between its steps"
@@ -154,8 +153,8 @@ class Round(UnaryFunction):
 @extension_op("sign")
 class Sign(UnaryFunction):
     """-1, 0 or 1 with the sign of `x`; a zero is returned as it is and NaN stays NaN. Of a complex
-    value it is `x / |x|`, the direction, which neither overflows nor underflows; one infinite part
-    outweighs a finite one, and two infinite parts count as equally long."""
+    value it is `x / |x|`, the direction, which neither overflows nor underflows; beside an infinite
+    part a finite one counts as 0, and two infinite parts count as equal in size."""
 
     dtypes = {"x": NUMBERS}
 
@@ -164,7 +163,8 @@ class Sign(UnaryFunction):
         return numeric.compute(functions.sign, as_dtype(x.dtype), x)
 
     def vjp(self, at: Pullback) -> Cotangents:
-        """Zero for floats; a complex `x` gets what turns it, and nothing at 0."""
+        """Zero for floats. For a complex `x`, the part of the cotangent that changes its direction;
+        zero at 0."""
         g, (x,), y = at.cotangent, at.operands, at.result
         if not x.dtype.is_complex:
             return (None,)
@@ -178,8 +178,8 @@ class Sign(UnaryFunction):
 
 @extension_op("sin")
 class Sin(UnaryFunction):
-    """The sine of `x` in radians, exactly reduced however large `x` is; of an infinity it is
-    NaN."""
+    """The sine of `x` in radians, with an exact argument reduction for every `x`; of an infinity it
+    is NaN."""
 
     scalar = Fn.SIN
 
@@ -189,8 +189,8 @@ class Sin(UnaryFunction):
 
 @extension_op("cos")
 class Cos(UnaryFunction):
-    """The cosine of `x` in radians, exactly reduced however large `x` is; of an infinity it is
-    NaN."""
+    """The cosine of `x` in radians, with an exact argument reduction for every `x`; of an infinity
+    it is NaN."""
 
     scalar = Fn.COS
 
@@ -200,8 +200,8 @@ class Cos(UnaryFunction):
 
 @extension_op("tan")
 class Tan(UnaryFunction):
-    """The tangent of `x` in radians, exactly reduced however large `x` is; of an infinity it is
-    NaN."""
+    """The tangent of `x` in radians, with an exact argument reduction for every `x`; of an infinity
+    it is NaN."""
 
     scalar = Fn.TAN
 
@@ -389,8 +389,8 @@ class IsFinite(Predicate):
 
 @extension_op("atan2")
 class Atan2(BinaryFunction):
-    """The angle in [-pi, pi] of the point with ordinate `lhs` and abscissa `rhs`. Zero signs choose
-    the quadrant; two infinities lie on a diagonal."""
+    """The angle in [-pi, pi] of the point with ordinate `lhs` and abscissa `rhs`. The signs of
+    zeros select the quadrant; two infinities give the angle of a diagonal."""
 
     scalar = Fn.ATAN2
 
@@ -447,8 +447,8 @@ class Copysign(BinaryFunction):
 
 @extension_op("nextafter")
 class Nextafter(BinaryFunction):
-    """The neighbour of `lhs` in its own dtype in the direction of `rhs`; `rhs` itself where they
-    are equal; NaN where either is NaN. Beyond the largest finite value lies infinity."""
+    """The neighbour of `lhs` in its own dtype in the direction of `rhs`; `rhs` itself if they are
+    equal; NaN if either is NaN. Infinity follows the largest finite value."""
 
     scalar = Fn.NEXTAFTER
     dtype_bound = True
@@ -457,8 +457,8 @@ class Nextafter(BinaryFunction):
 
 @extension_op("hypot")
 class Hypot(BinaryFunction):
-    """`sqrt(lhs^2 + rhs^2)` without overflow in between; infinite where either operand is, even
-    beside NaN."""
+    """`sqrt(lhs^2 + rhs^2)` without overflow in between; infinite if either operand is, even if the
+    other is NaN."""
 
     scalar = Fn.HYPOT
 

@@ -184,7 +184,7 @@ class ScatterAdd(Op):
     `update_window_dims` has an entry for every axis that is not inserted. The window then begins at
     the index; on all other window axes it begins at 0. It may be smaller than `x`.
 
-    Windows that overlap add up. One that does not lie inside `x` is rejected. Narrow floats are
+    Windows that overlap add up. A window that is not inside `x` is rejected. Narrow floats are
     added in f32 and rounded once, integers wrap."""
 
     operands = ("x", "indices", "updates")
@@ -341,9 +341,10 @@ class ScatterAdd(Op):
 
 @core_op(tag=21)
 class ScatterReduce(Op):
-    """A copy of `x` in which every update meets the value at its place: for each position `i` of
-    `updates`, `x[i with i[axis] replaced by indices[i]]`. `indices` and `updates` have one shape,
-    that of `x` except along `axis`; each index is in [0, x.shape[axis]).
+    """A copy of `x` in which every update is combined with the element at its index: for each
+    position `i` of `updates`, `x[i with i[axis] replaced by indices[i]]`. `indices` and `updates`
+    have the same shape, which is that of `x` except along `axis`; each index is in [0,
+    x.shape[axis]).
 
     The value of `x` itself takes part. `add` adds narrow floats in f32 and rounds once, integers
     wrap; `max` and `min` propagate NaN and are or and and on i1; `replace` takes the update that
@@ -380,8 +381,8 @@ class ScatterReduce(Op):
         return _scatter(x, positions, updates, self.reduce)
 
     def vjp(self, at: Pullback) -> Cotangents:
-        """Equal extreme values share the cotangent equally, the one of `x` included. With `replace`
-        only the update that came last at its place gets anything."""
+        """Equal extreme values share the cotangent equally, including that of `x`. With `replace`,
+        only the last update of an element gets the cotangent."""
         g, (_, indices, updates) = at.cotangent, at.operands
         match self.reduce:
             case ScatterFn.ADD:
@@ -432,8 +433,8 @@ def _clamp_window(x: Array, sizes: Sequence[int], start: Array) -> tuple[Any, ..
 @core_op(tag=22)
 class DynamicSlice(Op):
     """The window of `x` that begins at `start` and has shape `sizes`. `start` has one entry per
-    axis, each clamped to [0, x.shape[d] - sizes[d]]: an index out of range moves the window, it is
-    no error. A window larger than `x` is rejected."""
+    axis, each clamped to [0, x.shape[d] - sizes[d]]: an index out of range moves the window and is
+    not an error. A window larger than `x` is rejected."""
 
     operands = ("x", "start")
     dtypes = {"x": ANY, "start": INDICES}

@@ -174,7 +174,7 @@ class Cholesky(Factorisation):
 class Qr(Factorisation):
     """`(q, r)` with `q @ r = x`, `q` with orthonormal columns and `r` upper triangular. For
     matrices m x n, `reduced` gives `q` m x min(m, n) and `r` min(m, n) x n; `complete` gives `q` m
-    x m and `r` m x n. The signs of the diagonal of `r` are not promised."""
+    x m and `r` m x n. The signs of the diagonal of `r` are not specified."""
 
     mode: QrMode = attr(Choice(QrMode), usual=QrMode.REDUCED)
 
@@ -212,7 +212,7 @@ class Eigh(Factorisation):
     order, and a unitary matrix whose column `i` belongs to value `i`, so that `x @ vectors =
     vectors * values`. Only the lower triangle is read, of the diagonal only the real part. Where
     one of the elements read is infinite or NaN, all results of that matrix are NaN. The sign or
-    phase of each vector is not promised."""
+    phase of each vector is not specified."""
 
     square = True
 
@@ -223,8 +223,8 @@ class Eigh(Factorisation):
         return _unstack(_where_finite(np.linalg.eigh, np.tril(_stack(x))), x)
 
     def vjp(self, at: Pullback) -> Cotangents:
-        """Only the lower triangle gets anything. Through the vectors it is not defined where values
-        coincide; complex vectors must be used in a way that their phases do not matter."""
+        """Only the lower triangle has a gradient. The gradient through the vectors is not defined
+        for equal values; the result must not depend on the phases of complex vectors."""
         (x,), (w, v) = at.operands, _result_factors(at.result)
         by_w, by_v = at.cotangents
         inner = x.like(0)
@@ -243,7 +243,7 @@ class Svd(Factorisation):
     descending order, and `u`, `vh` with orthonormal columns and rows, so that `(u * s) @ vh = x`.
     For matrices m x n and k = min(m, n), `u` is m x k and `vh` k x n; with `full_matrices` they are
     completed to m x m and n x n. Where an element is infinite or NaN, all results of that matrix
-    are NaN. The signs or phases of the vectors are not promised."""
+    are NaN. The signs or phases of the vectors are not specified."""
 
     full_matrices: bool = attr(Bool(), usual=True)
 
@@ -260,8 +260,8 @@ class Svd(Factorisation):
         return _unstack(_where_finite(svd, _stack(x)), x)
 
     def vjp(self, at: Pullback) -> Cotangents:
-        """Through the vectors it is not defined where values coincide or vanish, nor for completed
-        ones; complex vectors must be used in a way that their common phase does not matter."""
+        """The gradient through the vectors is not defined for equal or zero values, nor for
+        completed vectors; the result must not depend on the common phase of complex vectors."""
         (x,), (u, s, vh) = at.operands, _result_factors(at.result)
         by_u, by_s, by_vh = at.cotangents
         m, n = x.shape[-2:]
@@ -299,7 +299,7 @@ class Lu(Factorisation):
     For matrices m x n and k = min(m, n), `permutation` holds the m row numbers as si32, `l` is m x
     k, lower triangular with a unit diagonal, and `u` is k x n, upper triangular. Each pivot is the
     largest of its column in `|re| + |im|`, the first of equals. A singular matrix gives a zero on
-    the diagonal of `u` and is no error."""
+    the diagonal of `u` and is not an error."""
 
     def factors(self, x: TensorType, m: Dim, n: Dim) -> TupleType:
         k = _smaller(m, n)
@@ -315,7 +315,7 @@ class Lu(Factorisation):
         return _unstack((order, l_factor, np.triu(work[:, :k])), x)
 
     def vjp(self, at: Pullback) -> Cotangents:
-        """Defined where no pivot is zero; the permutation counts as constant."""
+        """Defined if no pivot is zero; the permutation is treated as a constant."""
         (x,), (order, lower, upper) = at.operands, _result_factors(at.result)
         _, by_l, by_u = at.of_elements
         m, n = x.shape[-2:]

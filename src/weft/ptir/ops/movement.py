@@ -55,13 +55,13 @@ from weft.ptir.types import (
 
 @core_op(tag=10)
 class Reshape(Op):
-    """The elements of `x` in row-major order under another shape with as many elements. At most one
-    entry of `new_shape` is inferred from the others; a symbol that nothing binds yet counts as
-    inferred, and this instruction binds it.
+    """The elements of `x` in row-major order, in another shape with the same number of elements. At
+    most one entry of `new_shape` is inferred from the others; a symbol that is not bound yet counts
+    as inferred, and this instruction binds it.
 
     Dims that `x` and `new_shape` have in common cancel before the inferred one is computed: from
-    `[0, 4]`, `[0, -1]` is `[0, 4]`, as it is for every other size of the first axis. Where a zero
-    is left among the others, the inferred dim has no single value and is rejected."""
+    `[0, 4]`, `[0, -1]` is `[0, 4]`, as it is for every other size of the first axis. If a zero
+    remains among the others, the inferred dim would not be unique and is rejected."""
 
     operands = ("x",)
     dtypes = {"x": ANY}
@@ -185,7 +185,7 @@ class Transpose(Op):
 @core_op(tag=12)
 class BroadcastTo(Op):
     """`x` repeated to `result_shape`, the axes aligned at the right: each dim of `x` is 1 or equals
-    the dim of the result, and missing leading dims count as 1. From 1 to 0 is legal."""
+    the dim of the result, and missing leading dims count as 1. A dim of 1 may become 0."""
 
     operands = ("x",)
     dtypes = {"x": ANY}
@@ -239,7 +239,7 @@ def window_at(starts: Sequence[int], sizes: Sequence[int]) -> tuple[Any, ...]:
 
 @core_op(tag=13)
 class Slice(Op):
-    """The window of `x` that begins at `starts` and has shape `sizes`; unit stride."""
+    """The window of `x` that begins at `starts` and has the shape `sizes`; the stride is 1."""
 
     operands = ("x",)
     dtypes = {"x": ANY}

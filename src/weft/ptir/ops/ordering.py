@@ -59,7 +59,7 @@ class TopK(Op):
         return take_along(x, order, axis), order.astype(self.indices_dtype.numpy)
 
     def vjp(self, at: Pullback) -> Cotangents:
-        """Each value hands its cotangent to the element at its position."""
+        """The cotangent of each value goes to the element at its position."""
         g = at.of_elements[0]
         zeros = at.operands[0].like(0)
         return (zeros.scatter_reduce(at.result[1], g, axis=self.axis, reduce="add"),)
@@ -87,8 +87,8 @@ class Sort(Op):
         return take_along(x, _sorted_positions(x, axis, self.descending), axis)
 
     def vjp(self, at: Pullback) -> Cotangents:
-        """Each value hands its cotangent to the element that it was; equal ones keep their
-        order."""
+        """The cotangent of each value goes to the element that it comes from; equal elements keep
+        their order."""
         (x,) = at.operands
         order = x.argsort(axis=self.axis, descending=self.descending)
         return (x.like(0).scatter_reduce(order, at.cotangent, axis=self.axis, reduce="add"),)

@@ -111,7 +111,7 @@ class Dequantize(Op):
         return numeric.cast(real, wide, output)
 
     def vjp(self, at: Pullback) -> Cotangents:
-        """The scale varies smoothly; x and its zero point do where they are fp8."""
+        """The scale has a gradient; x and its zero point have one if they are fp8."""
         x, scale, *rest = at.operands
         wide = F64 if F64 in (at.result.dtype, scale.dtype) else F32
         cotangent = at.cotangent.cast(wide)
@@ -130,10 +130,10 @@ class Dequantize(Op):
 @core_op(tag=35)
 class Requantize(Op):
     """The value `(q - in_zero_point) * in_scale` quantised again with `out_scale` and
-    `out_zero_point` to `output_dtype`. The two scales have one float dtype;
-    the zero points have the dtypes of q and of the result. With `axis` each scale and its zero
-    point may be rank 1 of that axis's extent. Nothing is rounded in between but what f32 arithmetic
-    rounds (f64 for f64 scales)."""
+    `out_zero_point` to `output_dtype`. The two scales have one float dtype; the zero points have
+    the dtypes of q and of the result. With `axis` each scale and its zero point may be rank 1 of
+    that axis's extent. The intermediate value is not rounded further than by f32 arithmetic (f64
+    for f64 scales)."""
 
     operands = ("q", "in_scale", "in_zero_point", "out_scale", "out_zero_point")
     dtypes = {

@@ -96,7 +96,7 @@ class _Draw(_Sampled, Drawing):
 class RngUniform(_Draw):
     """Values in [0, 1), equally likely: the top p bits of each element's Philox words times 2^-p,
     where p is the precision of the dtype (f32 24, f64 53, bf16 8, f16 11). Elements are numbered in
-    row-major order, and every backend makes the same bits."""
+    row-major order, and every backend computes the same bits."""
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         return self.draw(ctx, philox.uniform_values)
@@ -115,8 +115,8 @@ class RngNormal(_Draw):
 @extension_op("rng_state")
 class RngState(Drawing):
     """The state (seed, offset) of a stream, as si64[2]: the seed of the run, and the number of the
-    stream plus 2^32 times how often the run has drawn from it before. It counts as a draw, so the
-    next one has another state."""
+    stream plus 2^32 times the number of draws of this run from the stream so far. It counts as a
+    draw itself, so the next draw has another state."""
 
     dtypes = {"result": frozenset({SI64})}
 
@@ -157,10 +157,10 @@ class _Philox(_Sampled):
 
 @extension_op("philox_bits")
 class PhiloxBits(_Philox):
-    """Random bits for a state (seed, offset): those that `philox_uniform` makes its numbers of.
-    Element i is word i of the stream with the seed as key and the offset as the upper two words of
-    the counter; ui64 takes two words, the first of them being the high half, and ui8 and ui16 the
-    top bits of one. Every backend makes the same bits."""
+    """Random bits for a state (seed, offset): those from which `philox_uniform` computes its
+    numbers. Element i is word i of the stream with the seed as key and the offset as the upper two
+    words of the counter; ui64 takes two words, the first of them being the high half, and ui8 and
+    ui16 the top bits of one. Every backend computes the same bits."""
 
     dtypes = {"dtype": BITS, "state": frozenset({SI64})}
 
@@ -172,9 +172,9 @@ class PhiloxBits(_Philox):
 
 @extension_op("philox_uniform")
 class PhiloxUniform(_Philox):
-    """Values in [0, 1), equally likely, for a state (seed, offset): those that `rng_uniform` makes,
-    with the seed as key and the offset as the upper two words of the counter. Every backend makes
-    the same bits."""
+    """Values in [0, 1), equally likely, for a state (seed, offset): those of `rng_uniform`, with
+    the seed as key and the offset as the upper two words of the counter. Every backend computes the
+    same bits."""
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         return self.sample(ctx, args[0], philox.uniform_values)
@@ -182,7 +182,7 @@ class PhiloxUniform(_Philox):
 
 @extension_op("philox_normal")
 class PhiloxNormal(_Philox):
-    """Standard normal values for a state (seed, offset): those that `rng_normal` makes of the
+    """Standard normal values for a state (seed, offset): those that `rng_normal` computes from the
     uniforms of `philox_uniform`. Backends agree to 4 ulp."""
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:

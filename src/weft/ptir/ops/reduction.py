@@ -56,17 +56,17 @@ def _check_accumulator(kind: ReduceKind, dtype: DType, accum: DType | None, what
 @core_op(tag=4)
 class Reduce(Op):
     """The sum, maximum or minimum over `axes`, which become 1 with `keepdims` and disappear
-    without; no axes at all reduce nothing. Elements are converted to `accum_dtype`, combined there
-    in an order that is not specified, and the result is cast to `out_dtype` (default: the dtype of
-    x).
+    without; with an empty list nothing is reduced. Elements are converted to `accum_dtype`,
+    combined there in an order that is not specified, and the result is cast to `out_dtype`
+    (default: the dtype of x).
 
     The default accumulator is f32 for floats under 32 bits and the dtype of x otherwise; integer
-    sums wrap in it. A float accumulator under 32 bits that is asked for really rounds after each
-    addition, in row-major order. `accum_dtype` is the dtype of x or a wider one of its class; only
-    a sum over i1 needs an integer one (it counts the true elements, and the default output is again
-    i1: whether the count differs from 0). Maximum and minimum propagate NaN and are or and and on
-    i1; complex numbers can only be summed. Nothing to reduce gives 0, the lowest value of the dtype
-    of x (-Inf for floats that have it), or its highest."""
+    sums wrap in it. An explicit float accumulator under 32 bits rounds after each addition, in
+    row-major order. `accum_dtype` is the dtype of x or a wider one of its class; only a sum over i1
+    needs an integer one (it counts the true elements, and the default output is again i1: whether
+    the count differs from 0). Maximum and minimum propagate NaN and are or and and on i1; complex
+    numbers can only be summed. Over no elements the sum is 0, the maximum is the lowest value of
+    the dtype of x (-Inf for floats that have it), and the minimum its highest."""
 
     operands = ("x",)
     relative_axes = {"axes": 0}
@@ -128,7 +128,7 @@ class Reduce(Op):
 @extension_op("reduce_prod")
 class ReduceProd(Op):
     """The product over `axes`, with the accumulator, output dtype and `keepdims` of `reduce_sum`;
-    nothing to multiply gives 1. i1 has no product: use `reduce_all`."""
+    the product of no elements is 1. There is no product of i1: use `reduce_all`."""
 
     operands = ("x",)
     dtypes = {"x": NUMBERS}
@@ -152,7 +152,7 @@ class ReduceProd(Op):
         return numeric.cast(total, accum, self.out_dtype or dtype).reshape(ctx.shape)
 
     def vjp(self, at: Pullback) -> Cotangents:
-        """Each element gets the product of the others: zeros are no exception."""
+        """Each element gets the product of the others, also if there are zeros."""
         (x,) = at.operands
         gone = normalise_axes(self.axes, x.rank)
         kept = [axis for axis in range(x.rank) if axis not in gone]
@@ -247,8 +247,8 @@ class ArgMax(_Position):
 
 @extension_op("argmin")
 class ArgMin(_Position):
-    """The position of the smallest element along `axis`; of equal elements the first wins. NaN is
-    chosen before everything else, as in NumPy. An axis without elements is rejected."""
+    """The position of the smallest element along `axis`; of equal elements the first wins. NaN
+    counts as smallest, as in NumPy. An axis without elements is rejected."""
 
     function = staticmethod(np.argmin)
 
@@ -271,8 +271,8 @@ class SegmentReduce(Op):
 
     Accumulation is that of `reduce`, with the result in the dtype of data: narrow floats add up in
     f32 unless `accum_dtype` says otherwise, integers wrap, a sum over i1 needs an integer
-    accumulator. `indices_are_sorted` and `unique` are promises that a backend may use to go faster;
-    the reference does not rely on them, and a broken promise changes nothing here."""
+    accumulator. `indices_are_sorted` and `unique` are promises that a backend may use to be faster;
+    the reference ignores them."""
 
     operands = ("data", "ids")
 
@@ -444,7 +444,7 @@ class CumulativeProd(_Cumulative):
     function = np.multiply
 
     def vjp(self, at: Pullback) -> Cotangents:
-        """Without division, so that zeros are no exception."""
+        """Computed without division, so that it is right for zeros too."""
         (x,) = at.operands
         axis = normalise_axis(self.axis, x.rank)
         step = 1 if self.reverse else -1
@@ -462,7 +462,7 @@ class CumulativeMax(_Cumulative):
     function = np.maximum
 
     def vjp(self, at: Pullback) -> Cotangents:
-        """Of equal extreme elements the one met last gets it all."""
+        """Of equal extreme elements, the last one gets the whole cotangent."""
         return (_to_last_record(at, self.axis, self.reverse),)
 
 
@@ -475,5 +475,5 @@ class CumulativeMin(_Cumulative):
     function = np.minimum
 
     def vjp(self, at: Pullback) -> Cotangents:
-        """Of equal extreme elements the one met last gets it all."""
+        """Of equal extreme elements, the last one gets the whole cotangent."""
         return (_to_last_record(at, self.axis, self.reverse),)

@@ -10,9 +10,9 @@ from weft.ptir.types import TensorType
 
 @extension_op("barrier")
 class Barrier(Op):
-    """The value of `x`, which is there only once `after` is. It counts as another value than `x`:
-    what is computed from both is computed twice, before and after. So memory is saved by computing
-    again what would have to be kept until then."""
+    """The value of `x`, available only after `after` has been computed. It counts as a different
+    value from `x`, so equal computations on both are done twice. This saves memory: values are
+    computed again instead of being stored until then."""
 
     operands = ("x", "after")
     dtypes = {"x": ANY, "after": ANY}

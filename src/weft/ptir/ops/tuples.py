@@ -10,7 +10,7 @@ from weft.ptir.types import TensorType, TupleType
 
 @extension_op("make_tuple")
 class MakeTuple(Op):
-    """The tuple of the values, in order. What it is made of may have any types."""
+    """The tuple of the values, in order. The values may have any types."""
 
     operands = ("*values",)
     dtypes = {"values": ANY}

@@ -121,7 +121,7 @@ class ExtractPatches(Op):
         return _view_strided(board, extents, [first, *moves, *reach, last]).reshape(ctx.shape)
 
     def vjp(self, at: Pullback) -> Cotangents:
-        """Every window is put back where it was taken, one spatial axis after the other."""
+        """Every window is added back to its position, one spatial axis after the other."""
         return (self.folded(at.cotangent, at.operands[0]),)
 
     def folded(self, patches: Term, x: Term) -> Term:
@@ -183,7 +183,7 @@ class ReduceWindow(Op):
     and are or and and on i1. Elements are combined in an order that is not specified. Narrow floats
     accumulate in f32, integers in their own dtype, wrapping. An explicit `accum_dtype` is the dtype
     of `x` or a wider one of its class; a float under 32 bits then really rounds after each
-    addition. What is accumulated is cast to the dtype of `x` at the end, so that integers
+    addition. The accumulated value is cast to the dtype of `x` at the end, so that integers
     saturate."""
 
     operands = ("x",)
@@ -260,7 +260,7 @@ class ReduceWindow(Op):
         return np.asarray(ufunc(self.reduce).reduce(first, axis=0, dtype=board.dtype))
 
     def vjp(self, at: Pullback) -> Cotangents:
-        """Of equal extreme elements of a window the first one gets all of it."""
+        """Of equal extreme elements of a window, the first one gets the whole cotangent."""
         g, (x,) = at.cotangent, at.operands
         if 0 in (*x.shape, *g.shape):
             return (x.like(0),)

@@ -98,6 +98,10 @@ class _Draw:
             if self.random.random() < 0.4:
                 self.shape[-1:] = self.random.randint(40, 70), self.random.randint(2, 4)
                 self.rows, self.columns = -3, -2
+        self.crossed = seed % 8 == 6 and not far
+        """Whether axes change places, all of which are long enough for rows then."""
+        if self.crossed:
+            self.shape = [n if n < 4 else 66 + n % 12 for n in self.shape]
         kinds = ["f32", "f32", "f64", "si32", *(("f16", "bf16", "si8") if narrow else ())]
         self.dtype = BY_NAME[self.random.choice(kinds)].numpy
         self.whole = np.issubdtype(self.dtype, np.integer)
@@ -106,6 +110,8 @@ class _Draw:
     def __call__(self, x: Any) -> Any:
         steps: list[Callable[[Any], Any]] = [self.window, self.window, self.window]
         steps += [self.point, self.pair, self.padded, self.turned, self.pooled, self.pooled]
+        if self.crossed:
+            steps += [self.exchanged] * 4
         self.values = [x]
         for _ in range(self.random.randint(2, 6)):
             self.values.append(self.random.choice(steps)(self.values[-1]))
@@ -177,6 +183,12 @@ class _Draw:
     def turned(self, x: Any) -> Any:
         """The columns in the other order, or every second one."""
         return x[..., ::2] if x.shape[-1] > 140 else weft.flip(x, axis=-1)
+
+    def exchanged(self, x: Any) -> Any:
+        """Axes in another order, so that what lies side by side is read across."""
+        if len(x.shape) == 2 or self.random.random() < 0.5:
+            return weft.matrix_transpose(x)
+        return weft.permute_dims(x, (1, 0, 2))
 
     def number(self) -> Any:
         value = self.random.choice((1, 2, -1, 3))

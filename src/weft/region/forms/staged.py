@@ -6,7 +6,8 @@ a local is the hull of all reads, composed through all stages between: a chain o
 three rows needs seven rows of the first. Of these only as many are alive at once as lie between the
 newest row and the oldest that somebody still reads, and a ring of so many rows holds them.
 
-What a row of one part needs of a local is Poly Core's to say. Inside of a row anything may be read.
+What a row of one part needs of a local is Poly Core's to say. Inside of a row anything may be read;
+it has at least the last axis, along which vectors run, so that nobody may read it across.
 Along `slide` rows move with their reader, `i + 2` or a window `i + k`, and along the axes outside
 of it, the batch, a reader stays where it is. Where readers also move so along an axis inside of the
 rows, a tile of its columns can be computed by itself, with a halo: again the hull of all reads.
@@ -190,6 +191,9 @@ def _local_span(spans: Mapping[str, Span], at: _Reads) -> tuple[tuple[str, ...],
     if len(slides) != 1 or set(batch) != set(at.batch):
         return "not row by row"
     ((own_axis, rows),) = slides
+    *_, last = spans
+    if last in (own_axis, *batch.values()):
+        return f"along {last}, where its elements lie side by side"
     return tuple(batch[name] for name in at.batch), own_axis, rows
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -46,6 +47,20 @@ def compiled(small_machine: None) -> Executable:
 def test_random_programs(seed: int) -> None:
     """A few of `python -m tests.random.stages`."""
     check(seed)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: twice(x).mT, lambda x: twice(x.mT), lambda x: twice(twice(x).mT).mT],
+    ids=["after", "before", "between"],
+)
+def test_vectors_run_along_rows_of_stages(function: Callable[[Any], Any]) -> None:
+    """A stage that is read across would move along its own rows, so that it is stored."""
+    x = image(80, 90)
+    program = weft.jit(function).program(weft.tensor(x))
+    (got,) = weft.compile(program, "cpu").run([x])
+    (wanted,) = weft.run(program, [x], backend="reference")
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
 
 
 def plan_with(compiled: Executable, **fields: Any) -> str:

@@ -1,9 +1,9 @@
 """Recognising chains of blocks: softmax, attention, and its gradients (streams).
 
-    row_softmax = reduce(max) , sub , exp , reduce(sum) , div           over the same rows
+    row_softmax = powers , div                                          over the same rows
     attention   = contraction , ewise* , row_softmax , ewise* , contraction
                 | contraction , ewise* , powers , ewise* , contraction , ewise* , by the sum
-    powers      = reduce(max) , sub , exp , reduce(sum)                 over the same rows
+    powers      = reduce(max) , sub , (by a number)? , exp | exp2 , reduce(sum)
     stream      = contraction , ewise* , sub of a row's number , exp , ewise* , contraction+
 
 The elementwise blocks of an attention (scale, mask, casts) lie between its parts and read them at
@@ -62,7 +62,7 @@ class _Finder:
         if not _is_ewise(div, "div"):
             return None
         exp, total = (self.blocks.get(a.tensor) for a in div.accesses)
-        if exp is None or total is None or not _is_ewise(exp, "exp"):
+        if exp is None or total is None or not _is_power(exp):
             return None
         if not _same_place(div, div.accesses[0]) or not _is_reduce(total, "sum", exp.name):
             return None
@@ -72,9 +72,12 @@ class _Finder:
         return Chain("row_softmax", (*powers, div.name))
 
     def _powers(self, exp: PolyBlock, total: PolyBlock) -> tuple[str, ...] | None:
-        """The greatest of each row, what is above it, its powers and their sums."""
-        sub = self.blocks.get(exp.accesses[0].tensor)
-        if sub is None or not _is_ewise(sub, "sub") or not _same_place(exp, exp.accesses[0]):
+        """The greatest of each row, what is above it, a multiple of that, powers and their sums."""
+        above = self.blocks.get(exp.accesses[0].tensor)
+        if above is None or not _same_place(exp, exp.accesses[0]):
+            return None
+        sub = self._without_number(above)
+        if sub is None or not _is_ewise(sub, "sub"):
             return None
         top = self.blocks.get(sub.accesses[1].tensor)
         source = sub.accesses[0]
@@ -84,13 +87,24 @@ class _Finder:
             return None
         if not _same_place(sub, source) or not _same_place(top, top.accesses[0]):
             return None
-        return top.name, sub.name, exp.name, total.name
+        return (*dict.fromkeys((top.name, sub.name, above.name)), exp.name, total.name)
+
+    def _without_number(self, block: PolyBlock) -> PolyBlock | None:
+        """What a block multiplies by a number, or divides by one; the block where it does not."""
+        if not _is_ewise(block, "mul") and not _is_ewise(block, "div"):
+            return block
+        sides = [access for access in block.accesses if _same_place(block, access)]
+        names = {access.tensor for access in block.accesses if access not in sides}
+        made = [self.blocks.get(name) for name in names]
+        if len(sides) != 1 or not all(number and _is_ewise(number, "const") for number in made):
+            return None
+        return self.blocks.get(sides[0].tensor)
 
     # -- attention -------------------------------------------------------------------------------
 
     def attention(self, softmax: Chain) -> Chain | None:
         """The attention around a softmax: products before and after it."""
-        _, sub, _, _, div = (self.blocks[name] for name in softmax.blocks)
+        sub, div = self.blocks[softmax.blocks[1]], self.blocks[softmax.blocks[-1]]
         before = self._producers(sub.accesses[0].tensor, _EWISE_DEPTH)
         # The softmax sums over those axes of the weights that its sums do not have.
         kept = frozenset[str]().union(*(axes_of(e) for e in div.accesses[1].map))
@@ -119,7 +133,7 @@ class _Finder:
     def divided_after(self, exp: PolyBlock) -> Chain | None:
         """The attention of the powers that this block makes, whose mixed values are divided by the
         sums of the powers, or multiplied by what is made of the sums."""
-        if not _is_ewise(exp, "exp"):
+        if not _is_power(exp):
             return None
         readers = [reader for reader, _ in self.readers.get(exp.name, [])]
         total = next((reader for reader in readers if _is_reduce(reader, "sum", exp.name)), None)
@@ -250,6 +264,10 @@ def _iterate_growing(found: dict[str, PolyBlock]) -> Iterator[PolyBlock]:
 
 def _is_ewise(block: PolyBlock, fn: str) -> bool:
     return block.kind is BlockKind.EWISE and block.fn == fn
+
+
+def _is_power(block: PolyBlock) -> bool:
+    return _is_ewise(block, "exp") or _is_ewise(block, "exp2")
 
 
 def _is_reduce(block: PolyBlock, fn: str, of: str) -> bool:

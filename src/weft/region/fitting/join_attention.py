@@ -18,6 +18,7 @@ from weft.region.fitting.choices import with_known_choices
 from weft.region.fitting.cutting import needed
 from weft.region.fitting.in_pages import in_pages
 from weft.region.fitting.joining import live, merged, replaced
+from weft.region.fitting.natural_powers import with_natural_powers
 from weft.region.fitting.one_query import with_one_query
 from weft.region.fitting.shares import with_shares
 from weft.region.forms.attention import (
@@ -131,7 +132,7 @@ def _join_chain(module: Module, chain: Chain, target: Target) -> Module:
     kernel = merged(parts, handed, Pattern.ATTENTION, kept)
     if kernel is None:
         return module
-    kernel = with_shares(with_known_choices(kernel))
+    kernel = with_shares(with_natural_powers(with_known_choices(kernel)))
     lean = module
     if target.kind is Kind.GPU:
         if target.has("tma"):

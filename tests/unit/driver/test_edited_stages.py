@@ -227,6 +227,52 @@ def test_reads_that_are_not_followed_are_told(
         weft.compile(row_sums(), overrides={"cpu": by_hand().replace("exp(v0)", "tanh(v0)")})
 
 
+COLUMN_SUMS = """parallel p in 0..1 {
+  init a:f32 sum over [u=2 unrolled, l=4 lanes]
+  serial r in 0..3 {
+    unrolled u in 0..2 {
+      lanes l in 0..4 {
+        load v = b0[l + 8*r + 4*u]
+        accumulate a <- v
+      }
+    }
+  }
+  unrolled u in 0..2 {
+    lanes l in 0..4 {
+      finish s = a
+      store b1[l + 4*u] = s at [l + 4*u]
+    }
+  }
+}
+"""
+
+
+def test_an_accumulator_for_several_elements_is_refused() -> None:
+    """Unrolled vectors that add to one instance give each element a sum of two columns."""
+    b = weft.ptir.Builder("column_sums")
+    program = b.build(b.reduce_sum(b.param("f32", [3, 8]), axes=[0]))
+    routine, *lines = weft.compile(program).stages["cpu"].splitlines()
+    buffers = [line for line in lines if line.startswith("buffer")]
+    nest = "\n".join([f"{routine.partition(' pieces')[0]} pieces=1", *buffers, COLUMN_SUMS])
+    data = np.arange(24, dtype=np.float32).reshape(3, 8)
+    made = weft.compile(program, overrides={"cpu": nest})
+    assert np.array_equal(made(data)[0], data.sum(0))
+    with pytest.raises(SpecViolation, match=r"b1 at \[\d\] is made of b0.*does not read for it"):
+        weft.compile(program, overrides={"cpu": nest.replace("[u=2", "[w=2")})
+
+
+def test_other_values_beside_scratch_are_told() -> None:
+    """The sum of a softmax takes other values, from the same loads."""
+    b = weft.ptir.Builder("softmax")
+    program = b.build(b.softmax(b.param("f32", [4, 64])))
+    text = weft.compile(program).stages["cpu"]
+    assert "scratch" in text
+    edited = text.replace("accumulate v4.a <- v3", "accumulate v4.a <- v0")
+    assert edited != text
+    with pytest.warns(weft.WeftWarning, match="not known whether it reads the elements"):
+        weft.compile(program, overrides={"cpu": edited})
+
+
 def test_unrolling_without_end_is_refused() -> None:
     text = compiled("mlp").stages["cpu"]
     edited = re.sub(r"unrolled (\w+) in 0\.\.\d+", r"unrolled \1 in 0..4611686018427387904", text)

@@ -10,7 +10,7 @@ from typing import Final
 
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.domain import executed, ring_faults
-from weft.codegen.cpu.reads import Unknown, other_reads, same_loads
+from weft.codegen.cpu.reads import Unknown, other_reads, same_flow
 from weft.codegen.cpu.verify import EMPTY, findings, repetitions
 from weft.foundation.errors import Finding, SpecViolation
 from weft.foundation.index_expr import Expr, axes_of, linear, substitute
@@ -64,7 +64,7 @@ def _check_reads(read: ir.Routine, made: ir.Routine, kernel: Kernel) -> str:
                 hint = "what is computed of which elements is changed in an earlier stage"
                 raise SpecViolation.of([_routine_finding(read, "RoutineDomain", why, hint)])
     except Unknown as unknown:
-        return "" if same_loads(read, made) else str(unknown)
+        return "" if same_flow(read, made) else str(unknown)
     return ""
 
 

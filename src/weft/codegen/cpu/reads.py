@@ -3,13 +3,14 @@ what the original one reads.
 
 Values are followed backwards from the stores, through names and accumulators, to the loads. A loop
 that is around both ends of a step is the same iteration; so is an unrolled or lanes loop over the
-same variable. Any other loop may be at any of its iterations. What is found is a relation between
-points of the output and addresses, which isl compares. How often an element is taken is not told.
+same variable, if an accumulator between them has an instance for each of its iterations. Any other
+loop may be at any of its iterations. What is found is a relation between points of the output and
+addresses, which isl compares. How often an element is taken is not told.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -60,14 +61,19 @@ def other_reads(read: ir.Routine, made: ir.Routine, output: int) -> str | None:
     return None
 
 
-def same_loads(read: ir.Routine, made: ir.Routine) -> bool:
-    """Whether two routines have the same loads in the same loops."""
-    return _loads(read) == _loads(made)
+def same_flow(read: ir.Routine, made: ir.Routine) -> bool:
+    """Whether two routines hand on the same values in the same loops, from loads to stores; what
+    functions they compute of them may differ."""
+    return _handed_on(read) == _handed_on(made)
 
 
-def _loads(routine: ir.Routine) -> list[tuple[ir.Stmt, Domain]]:
+def _handed_on(routine: ir.Routine) -> list[tuple[object, Domain]]:
     found = ((stmt, loops) for stmt, loops in ir.walk(routine.body))
-    return [(s, executed(loops)) for s, loops in found if isinstance(s, ir.Load | ir.LoadRun)]
+    return [
+        ((s.name, s.args, s.index) if isinstance(s, ir.Let) else s, executed(loops))
+        for s, loops in found
+        if not isinstance(s, ir.For | ir.Prefetch)
+    ]
 
 
 def _show_difference(part: Piece, whole: Sequence[Piece], relation: str) -> str:
@@ -147,11 +153,13 @@ class _Flow:
             yield found, around
         for acc in _accumulators(site.stmt):
             first = _last_seen(self.inits.get(acc, ()), site)
+            assert isinstance(first.stmt, ir.Init)
+            apart = {var for var, _, _ in first.stmt.loops}
             after = [s.place for s in self.inits[acc] if s.place > first.place]
             for update in self.updates.get(acc, ()):
                 inside = _count_shared_loops(update.loops, first.loops) == len(first.loops)
                 if inside and first.place < update.place < min(after, default=update.place + 1):
-                    yield update, _variable_names(update, site, names, len(first.loops))
+                    yield update, _variable_names(update, site, names, len(first.loops), apart)
 
     def _piece(
         self, store: _Site, point: Sequence[Expr], load: ir.Load | ir.LoadRun, site: _Site,
@@ -221,11 +229,16 @@ def _is_again(loop: ir.For, variables: set[str]) -> bool:
     return loop.kind in _TOGETHER and loop.var in variables
 
 
-def _variable_names(site: _Site, use: _Site, names: Names, most: int) -> dict[str, str]:
+def _variable_names(
+    site: _Site, use: _Site, names: Names, most: int, apart: Container[str] | None = None
+) -> dict[str, str]:
     """What the variables around a definition are called, given those around its use. At most the
-    first `most` loops around both are at the same iteration."""
+    first `most` loops around both are at the same iteration; of others, over the same variable,
+    those `apart`, if that is given."""
     shared = min(_count_shared_loops(site.loops, use.loops), most)
     again = {loop.var for loop in use.loops[shared:] if loop.kind in _TOGETHER}
+    if apart is not None:
+        again = {var for var in again if var in apart}
     found = {}
     for depth, loop in enumerate(site.loops):
         tied = depth < shared or _is_again(loop, again)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from weft.plan.edges import completed_edges, edge_refusals, local_edges
+from weft.plan.edges import completed_edges, edge_refusals, local_edges, named_edges
 from weft.plan.ir import CacheRead, LocalEdge, MmaPlan, Plan, PlanSet, Vectorize
 from weft.plan.text import told
 from weft.region.form import Problem
@@ -49,11 +49,12 @@ def completed(plan: Plan, kernel: Kernel) -> Plan:
     """A plan with what it leaves to its template."""
     if not isinstance(plan, MmaPlan) or kernel.roles is None:
         return plan
+    steps, own = epilogue_of(kernel), edges_kept(kernel, plan)
     filled = replace(
         plan,
-        epilogue=plan.epilogue or epilogue_of(kernel),
+        epilogue=plan.epilogue or steps,
         algo_choice={algorithm_kind(kernel, plan.arch): "implicit_gemm", **plan.algo_choice},
-        local_edges=completed_edges(plan.local_edges, edges_kept(kernel, plan)),
+        local_edges=completed_edges(named_edges(plan.local_edges, own, steps), own),
     )
     is_gpu = plan.arch in _GPU and plan.header.target != "cpu"
     return _completed_on_gpu(filled, kernel) if is_gpu else filled

@@ -13,10 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
 from weft.foundation.tally import counted
 from weft.plan.ir import LocalEdge
 from weft.region.ir import Binary, Kernel, Let, Pattern, Read, Reduce
+
+SUM: Final = "sum_k"
+"""The contraction in a plan: the sum over k, whatever the program calls it."""
 
 
 def local_edges(kernel: Kernel, ring: int | None = None) -> tuple[LocalEdge, ...]:
@@ -49,6 +53,23 @@ def _lies_in_memory(let: Let, kernel: Kernel) -> bool:
     if not isinstance(read, Read) or read.guards or read.places:
         return False
     return kernel.pattern is not Pattern.CONV or all(len(i.terms) <= 1 for i in read.index)
+
+
+def named_edges(
+    edges: Sequence[LocalEdge], own: Sequence[LocalEdge], steps: Sequence[str]
+) -> tuple[LocalEdge, ...]:
+    """The edges of a plan with the names that values of its kernel have: the contraction is also
+    `sum_k`, and its only result what the last step of the epilogue is."""
+    made = [edge for edge in own if edge.buffer == "reg"]
+    if len(made) != 1 or not steps:
+        return tuple(edges)
+    taken = {name for edge in own for name in (edge.source, edge.to)}
+    names = {SUM: made[0].source, steps[-1]: made[0].to}
+    names = {said: name for said, name in names.items() if said not in taken}
+    return tuple(
+        replace(edge, source=names.get(edge.source, edge.source), to=names.get(edge.to, edge.to))
+        for edge in edges
+    )
 
 
 def completed_edges(edges: Sequence[LocalEdge], own: Sequence[LocalEdge]) -> tuple[LocalEdge, ...]:

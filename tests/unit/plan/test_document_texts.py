@@ -10,9 +10,11 @@ from functools import cache
 import numpy as np
 import pytest
 
+import weft
 from tests.support.cases import one_in
 from tests.support.lowered import Lowered, given, lowered
 from tests.support.tiny_example import EXAMPLE
+from weft import functional
 from weft.codegen.gpu import ir, templates
 from weft.codegen.gpu.compile import compile_cuda
 from weft.codegen.gpu.interp import run
@@ -201,6 +203,23 @@ def test_what_is_not_so_is_refused(name: str, target: str) -> None:
     said = {"operand_layouts": "stored as", "consumers": "consumers|3 warpgroups"}.get(name, name)
     with pytest.raises(SpecViolation, match=said):
         built(found, plans_of(found, json.dumps(document), target), target)
+
+
+@pytest.mark.parametrize("sizes", [SMALL_EVEN, SMALL_ODD])
+def test_they_load_whatever_a_program_calls_its_values(sizes: tuple[int, int, int]) -> None:
+    """The document's edge leads from the sum over k to the last step of the epilogue."""
+    m, n, k = sizes
+    given = [weft.tensor(np.zeros(shape, np.float16)) for shape in ((m, k), (k, n), (n,))]
+    program = weft.jit(lambda x, w, b: functional.relu(x @ w + b)).program(*given)
+    made = weft.compile(program, "sm80", overrides={"plan": TEXTS["12.5"]})
+    (plan,) = json.loads(made.stages["plan"])["plans"]
+    (edge,) = plan["local_edges"]
+    assert edge["buffer"] == "reg"
+    assert (plan["tile"], plan["epilogue"]) == ([128, 64, 64], ["bias", "relu"])
+    for old, new in (("sum_k", "sum_j"), ('"to":"relu"', '"to":"bias"')):
+        wrong = TEXTS["12.5"].replace(old, new)
+        with pytest.raises(SpecViolation, match="the kernel has no edge"):
+            weft.compile(program, "sm80", overrides={"plan": wrong})
 
 
 def test_several_values_leave_the_choice_to_the_template() -> None:

@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 from weft.foundation.errors import SpecViolation, clipped
+from weft.foundation.tally import counted as in_words
 from weft.foundation.whole_numbers import read_whole
 from weft.plan.ir import (
     CacheRead,
@@ -172,7 +173,8 @@ class Words:
 
     def counted(self, words: Sequence[str], count: int) -> Sequence[str]:
         if len(words) != count:
-            self.fail(f"{count} words are needed, not {len(words)}")
+            needed = f"{in_words(count, 'word')} {'is' if count == 1 else 'are'} needed"
+            self.fail(f"{needed}, not {len(words)}")
         return words
 
     def axis(self, word: str) -> str:

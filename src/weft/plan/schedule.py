@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any, Final
 
-from weft.foundation.errors import SpecViolation
+from weft.foundation.errors import SpecViolation, clipped
 from weft.foundation.json_fields import parse
 from weft.plan import text as plan_text
 from weft.plan.dsl import STATEMENTS, parse_plan, statements_of
@@ -33,11 +33,23 @@ def read_plans(text: str, choose: Callable[[], PlanSet], module: Module, target:
     """The plans of a module that a text describes: all of them, or some, the others as chosen."""
     if is_schedule(text):
         return planned(text, choose(), module, target)
-    document = parse(text, "plan file")
+    document = _read_json(text)
     if isinstance(document, dict) and "plans" not in document and "kernels" not in document:
         return _with_one(document, choose(), module, target)
     read = plan_text.loads(text)
     return replace(read, origins=dict.fromkeys(read.plans, GIVEN))
+
+
+def _read_json(text: str) -> Any:
+    try:
+        return parse(text, "plan file")
+    except SpecViolation:
+        first = "".join(statements_of(text)).strip().partition(" ")[0]
+        if first and not first.isidentifier():
+            raise
+    said = f"{clipped(first, 40)!r} is not a statement" if first else "it is empty"
+    hint = "write statements, such as split i0 8, or JSON, as --dump=plan does"
+    raise SpecViolation(CODE, f"the plan file begins with no statement: {said}", hint)
 
 
 def is_schedule(text: str) -> bool:

@@ -360,8 +360,11 @@ class _AttentionEdit(_Edit):
         return plan
 
 
+@dataclass(kw_only=True)
 class _StagedEdit(_Edit):
-    kind = "a kernel with stages"
+    chosen: Mapping[str, int] = field(init=False)
+    """The tile before."""
+    kind: ClassVar = "a kernel with stages"
     words: ClassVar = {
         "split": "_split", "vectorize": "_vectorize", "unroll": "_unroll", "slide": "_slide",
         "compute_at": "_compute_at", "store_at": "_store_at", "local_edge": "_local_edge",
@@ -379,9 +382,27 @@ class _StagedEdit(_Edit):
         "pipeline": ("stages hand on rows in rings", "local_edge says how deep they are"),
     }
 
+    def __post_init__(self) -> None:
+        self.chosen = self.plan.tile
+
     @property
     def _axes(self) -> list[str]:
         return list(axis_names(self.kernel).values())
+
+    def done(self) -> Plan:
+        """Strips are as long as they were where only columns are split, and blocks of a GPU as
+        wide where only rows are; on a CPU rows are whole then."""
+        kept = {
+            name: size
+            for name, size in self.chosen.items()
+            if self.on_gpu or name == self.plan.slide
+        }
+        sizes = {**kept, **self.plan.tile}
+        found: Plan = self.plan
+        if "tile" in self.given:
+            tile = {name: sizes[name] for name in self._axes if name in sizes}
+            found = replace(self.plan, tile=tile)
+        return found
 
     def _split(self, words: Sequence[str]) -> None:
         name, size = self.sized(words, self._axes)

@@ -57,6 +57,9 @@ def test_a_tile_by_hand_changes_the_cuda() -> None:
         (f"{SMALL}; {SMALL}", "the structure of kernel matmul1 is planned twice"),
         ("kernel matmul0; split m 4", "kernel matmul0, statement 2, .*: no statement splits n"),
         ("kernel matmul0; tile 4", "kernel matmul0, statement 1, .*: 'tile' is not a statement"),
+        ("splitt m 4", r"no statement: 'splitt' is not a statement \(write statements, such as"),
+        ("# nothing here", "the plan file begins with no statement: it is empty"),
+        ("{", "MalformedJson at stage plan: the plan file is not JSON"),
         (f"{SMALL}; arch sm80", "kernel matmul1, .*: arch=sm80 has no effect on the CPU"),
     ],
 )

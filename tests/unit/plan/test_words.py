@@ -268,6 +268,7 @@ MISTAKES = {
     "attention pipeline kv stages=3": r"a CPU loads keys when they are packed \(leave it out\)",
     "attention algo_choice conv winograd_3x3": "the kernel is an attention, not a conv",
     "staged split i0 6; split i0 7": "i0 is split twice",
+    "staged slide": "1 word is needed, not 0",
     "staged compute_at s0": "2 words are needed, not 1",
     "whole split i0 4": "carried out whole: it has no loops to plan",
 }

@@ -77,6 +77,13 @@ def test_a_tile_has_its_columns_and_a_halo() -> None:
     rings = [int(size) for size in re.findall(r"scratch f32\[(\d+)\]", made.stages["cpu"])]
     assert rings == [3 * 20, 1 * 20, 3 * 16]
     assert json.loads(made.stages["plan"])["plans"][0]["tile"] == {"i0": 5, "i1": 16}
+
+
+def test_columns_alone_are_cut_in_strips_as_they_were() -> None:
+    (before,) = json.loads(compiled().stages["plan"])["plans"]
+    text = "split i1 16; vectorize i1 4; unroll i1 2"
+    made = weft.compile(program_of(), "cpu", overrides={"plan": text})
+    assert json.loads(made.stages["plan"])["plans"][0]["tile"] == {**before["tile"], "i1": 16}
     x = image(*SHAPE)
     np.testing.assert_array_equal(made.run([x])[0], compiled().run([x])[0])
 

@@ -27,10 +27,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from weft.foundation.errors import SpecViolation, clipped
 from weft.foundation.tally import counted as in_words
+from weft.foundation.text import TokenStream
 from weft.foundation.whole_numbers import read_whole
 from weft.plan.ir import (
     CacheRead,
@@ -51,6 +52,12 @@ TARGETS: Final = tuple(f"{kind}.{way}" for kind in ("block", "warp") for way in 
 _AXIS: Final = re.compile(r"[a-z][a-z0-9.]*")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]*")
 _BOOLS: Final = {"true": True, "false": False}
+_PLAIN: Final = (
+    *("warp_tile", "cluster", "order", "batch", "split_k", "swap_ab", "roles", "consumers"),
+    *("in_flight", "store_buffers", "registers", "deferred_epilogue", "precision"),
+)
+"""Fields whose statements say their value, behind the others."""
+_TOKEN: Final = re.compile(r"(?:\s++|\#[^\n]*+)*+(?:(?P<word>[^\s;#]+)|(?P<mark>;)|(?P<end>\Z))")
 _LISTS: Final = ("cache", "predicate_tail", "epilogue", "local_edges")
 
 
@@ -71,10 +78,6 @@ def _field_statements(plan: Plan) -> Iterator[str]:
     for name in (*effective_fields(plan), *idle_fields(plan)):
         value = getattr(plan, name)
         match value:
-            case bool():
-                yield f"{name} {_flag(value)}"
-            case int() | str():
-                yield f"{name} {value}"
             case dict():
                 yield from (f"split {axis} {size}" for axis, size in value.items())
             case _ if name == "local_edges":
@@ -82,7 +85,7 @@ def _field_statements(plan: Plan) -> Iterator[str]:
             case _ if name in ("compute_at", "store_at"):
                 yield from (f"{name} {found.stage} {found.at}" for found in value)
             case _:
-                yield f"{name} {' '.join(map(str, value))}"
+                yield _field_statement(plan, name)
 
 
 def _statements(plan: MmaPlan) -> Iterator[str]:
@@ -95,8 +98,8 @@ def _statements(plan: MmaPlan) -> Iterator[str]:
     yield from (f"bind {axis} {where}" for axis, where in plan.bind.items())
     yield f"pipeline k.i stages={plan.stages}"
     for read in plan.cache:
-        pingpong = "true" if read.pingpong else "false"
-        yield f"cache_read {read.tensor} {read.where} at={read.at} pingpong={pingpong}"
+        options = f"at={read.at} pingpong={_show_value(read.pingpong)}"
+        yield f"cache_read {read.tensor} {read.where} {options}"
     if plan.vectorize is not None:
         yield f"vectorize {plan.vectorize.axis} {plan.vectorize.width}"
     if plan.predicate_tail:
@@ -108,23 +111,21 @@ def _statements(plan: MmaPlan) -> Iterator[str]:
 
 
 def _further_words(plan: MmaPlan) -> Iterator[str]:
-    yield f"warp_tile {plan.warp_tile[0]}x{plan.warp_tile[1]}"
-    yield f"cluster {plan.cluster[0]} {plan.cluster[1]}"
-    yield f"order {plan.order}"
-    yield f"batch {plan.batch}"
-    yield from (f"layout {t} {s}" for t, s in zip("AB", plan.operand_layouts, strict=False))
-    yield f"split_k {plan.split_k}"
-    yield f"swap_ab {_flag(plan.swap_ab)}"
-    yield f"roles {plan.roles}"
-    yield f"consumers {plan.consumers}"
-    yield f"in_flight {plan.in_flight}"
-    yield f"store_buffers {plan.store_buffers}"
-    yield f"registers {plan.registers[0]} {plan.registers[1]}"
-    yield f"deferred_epilogue {_flag(plan.deferred_epilogue)}"
-    yield f"precision {plan.precision}"
+    for name in _PLAIN:
+        if name == "split_k":
+            orders = zip("AB", plan.operand_layouts, strict=False)
+            yield from (f"layout {tensor} {order}" for tensor, order in orders)
+        yield _field_statement(plan, name)
     for name, value in plan.layout_hints.items():
-        yield f"layout_hint {name} {_flag(value) if isinstance(value, bool) else value}"
+        yield f"layout_hint {name} {_show_value(value)}"
     yield from map(_edge, plan.local_edges)
+
+
+def _field_statement(plan: Plan, name: str) -> str:
+    """A field whose value is all that its statement says."""
+    value = getattr(plan, name)
+    parts = map(_show_value, value if isinstance(value, tuple) else [value])
+    return f"{name} {('x' if name == 'warp_tile' else ' ').join(parts)}"
 
 
 def _edge(edge: LocalEdge) -> str:
@@ -132,33 +133,45 @@ def _edge(edge: LocalEdge) -> str:
     return f"local_edge {edge.source} {edge.to} {edge.buffer}{depth}"
 
 
-def _flag(value: bool) -> str:
-    return "true" if value else "false"
+def _show_value(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # -- parsing -------------------------------------------------------------------------------------
 
 
-def statements_of(text: str) -> list[str]:
-    """The statements of a text, as they are written."""
-    without_comments = "\n".join(line.partition("#")[0] for line in text.splitlines())
-    pieces = without_comments.split(";")
-    return pieces if pieces[-1].strip() else pieces[:-1]
+class Statement(NamedTuple):
+    """The words of a statement, and where it begins."""
+
+    words: tuple[str, ...]
+    tokens: TokenStream
+    offset: int
 
 
-def parse_plan(text: str, defaults: Mapping[str, Any] | None = None) -> MmaPlan:
-    """The plan that a program of statements describes; `defaults` are fields that it may leave
-    out."""
-    draft = _Draft(defaults=defaults or {})
-    for number, piece in enumerate(statements_of(text), 1):
-        draft.statement = number
-        words = piece.split()
-        if not words:
-            draft.fail("it is empty")
-        known = STATEMENTS.get(words[0])
-        if known is None:
-            draft.fail(f"{words[0]!r} is not a statement")
-        known(draft, words[1:])
+def statements_of(text: str) -> list[Statement]:
+    """The statements of a text."""
+    tokens, found = TokenStream(text, CODE, token=_TOKEN), []
+    while not tokens.at_end:
+        words, offset = [], tokens.current.offset
+        while tokens.current.kind == "word":
+            words.append(tokens.take().text)
+        tokens.accept(";")
+        found.append(Statement(tuple(words), tokens, offset))
+    return found
+
+
+def parse_plan(text: str) -> MmaPlan:
+    """The plan that a program of statements describes."""
+    return plan_of(statements_of(text), {})
+
+
+def plan_of(statements: Sequence[Statement], defaults: Mapping[str, Any]) -> MmaPlan:
+    """The plan that statements describe; `defaults` are fields that they may leave out."""
+    draft = _Draft(defaults=defaults)
+    for word, rest in draft.each(statements):
+        if word not in STATEMENTS:
+            draft.fail(f"{word!r} is not a statement")
+        STATEMENTS[word](draft, rest)
     return draft.plan()
 
 
@@ -166,10 +179,22 @@ def parse_plan(text: str, defaults: Mapping[str, Any] | None = None) -> MmaPlan:
 class Words:
     """The statement at hand, and how its words are read."""
 
-    statement: int = 0
+    statement: Statement | None = None
+    number: int = 0
+
+    def each(self, statements: Sequence[Statement]) -> Iterator[tuple[str, Sequence[str]]]:
+        """One statement after the other: its first word, and the others."""
+        for self.number, self.statement in enumerate(statements, 1):
+            if not self.statement.words:
+                self.fail("it is empty")
+            yield self.statement.words[0], self.statement.words[1:]
+        self.number, self.statement = len(statements) + 1, None
 
     def fail(self, why: str, hint: str = "") -> NoReturn:
-        raise SpecViolation(CODE, why, hint, where=f"statement {self.statement}")
+        where = f"statement {self.number}"
+        if self.statement is not None:
+            where += f", {self.statement.tokens.where(self.statement.offset)}"
+        raise SpecViolation(CODE, why, hint, where)
 
     def counted(self, words: Sequence[str], count: int) -> Sequence[str]:
         if len(words) != count:
@@ -201,6 +226,15 @@ class Words:
             self.fail(f"{word!r} is neither true nor false")
         return _BOOLS[word]
 
+    def value(self, before: Any, words: Sequence[str]) -> Any:
+        """A value of the type of the one before."""
+        if isinstance(before, tuple):
+            return tuple(self.whole(word) for word in self.counted(words, len(before)))
+        (word,) = self.counted(words, 1)
+        if isinstance(before, bool):
+            return self.flag(word)
+        return self.whole(word) if isinstance(before, int) else self.name(word)
+
     def option(self, word: str, name: str) -> str:
         key, equals, value = word.partition("=")
         if key != name or not equals:
@@ -219,7 +253,7 @@ class Words:
 class _Draft(Words):
     """A plan under construction. Statements that say one thing may stand once."""
 
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(kw_only=True)
     tile: dict[str, int] = field(default_factory=dict)
     layouts: dict[str, str] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
@@ -230,7 +264,6 @@ class _Draft(Words):
         self.values[name] = value
 
     def plan(self) -> MmaPlan:
-        self.statement += 1
         missing = [axis for axis in "mnk" if axis not in self.tile]
         if missing:
             self.fail(f"no statement splits {missing[0]}")
@@ -351,23 +384,18 @@ def _refuse(why: str, hint: str) -> Reader:
     return statement
 
 
-def _read_one(name: str, read: Callable[[_Draft, str], Any]) -> Reader:
+def _read_value(name: str, like: Any) -> Reader:
     def statement(draft: _Draft, words: Sequence[str]) -> None:
-        draft.once(name, read(draft, draft.counted(words, 1)[0]))
+        draft.once(name, draft.value(like, words))
 
     return statement
 
 
-def _read_pair(name: str) -> Reader:
+def _read_word(name: str) -> Reader:
     def statement(draft: _Draft, words: Sequence[str]) -> None:
-        first, second = draft.counted(words, 2)
-        draft.once(name, (draft.whole(first), draft.whole(second)))
+        draft.once(name, draft.counted(words, 1)[0])
 
     return statement
-
-
-def _word_itself(draft: _Draft, word: str) -> str:
-    return word
 
 
 STATEMENTS: Final[Mapping[str, Reader]] = {
@@ -382,23 +410,12 @@ STATEMENTS: Final[Mapping[str, Reader]] = {
     "predicate_tail": _predicate_tail,
     "epilogue": _epilogue,
     "algo_choice": _algo_choice,
-    "target": _read_one("target", _Draft.name),
-    "kernel": _read_one("kernel", _word_itself),
-    "arch": _read_one("arch", _Draft.name),
+    **{name: _read_value(name, getattr(MmaPlan, name)) for name in ("arch", *_PLAIN)},
+    "target": _read_value("target", ""),
+    "kernel": _read_word("kernel"),
     "warp_tile": _warp_tile,
-    "cluster": _read_pair("cluster"),
-    "order": _read_one("order", _Draft.name),
-    "batch": _read_one("batch", _Draft.whole),
+    "precision": _read_word("precision"),
     "layout": _read_layout,
-    "split_k": _read_one("split_k", _Draft.whole),
-    "swap_ab": _read_one("swap_ab", _Draft.flag),
-    "roles": _read_one("roles", _Draft.name),
-    "consumers": _read_one("consumers", _Draft.whole),
-    "in_flight": _read_one("in_flight", _Draft.whole),
-    "store_buffers": _read_one("store_buffers", _Draft.whole),
-    "registers": _read_pair("registers"),
-    "deferred_epilogue": _read_one("deferred_epilogue", _Draft.flag),
-    "precision": _read_one("precision", _word_itself),
     "layout_hint": _layout_hint,
     "local_edge": _local_edge,
     "compute_at": _refuse(

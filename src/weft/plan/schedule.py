@@ -15,7 +15,7 @@ from typing import Any, Final
 from weft.foundation.errors import SpecViolation, clipped
 from weft.foundation.json_fields import parse
 from weft.plan import text as plan_text
-from weft.plan.dsl import STATEMENTS, parse_plan, statements_of
+from weft.plan.dsl import STATEMENTS, Statement, plan_of, statements_of
 from weft.plan.ir import Header, MmaPlan, Plan, PlanSet
 from weft.plan.words import edited
 from weft.region.form import Whole
@@ -44,7 +44,7 @@ def _read_json(text: str) -> Any:
     try:
         return parse(text, "plan file")
     except SpecViolation:
-        first = "".join(statements_of(text)).strip().partition(" ")[0]
+        first = next((words[0] for words, *_ in statements_of(text) if words), "")
         if first and not first.isidentifier():
             raise
     said = f"{clipped(first, 40)!r} is not a statement" if first else "it is empty"
@@ -54,7 +54,7 @@ def _read_json(text: str) -> Any:
 
 def is_schedule(text: str) -> bool:
     """Whether a text is in the plan language, and not JSON."""
-    words = next(iter(statements_of(text)), "").split()
+    words = [word for statement in statements_of(text)[:1] for word in statement.words]
     return bool(words) and words[0] in {*STATEMENTS, *_FIELDS}
 
 
@@ -63,7 +63,8 @@ def planned(text: str, chosen: PlanSet, module: Module, target: str) -> PlanSet:
     plans of other kernels are changed."""
     plans: dict[str, Plan] = {}
     for name, program in _programs(text):
-        key = _kernel_key(name, chosen, module, program)
+        first = " ".join(program[0].words) if program else ""
+        key = _kernel_key(name, chosen, module, first)
         if key in plans:
             raise SpecViolation(CODE, f"the structure of kernel {name} is planned twice")
         plan = _parse_plan(name, program, chosen.plans[key], _kernel(key, chosen, module), target)
@@ -97,9 +98,8 @@ def _kernel_key(name: str, chosen: PlanSet, module: Module, what: str) -> str:
         for keys in (list(chosen.plans), products):
             if len(keys) == 1:
                 return keys[0]
-        first = what.partition(";")[0].strip()
         hint = f"write kernel NAME before the statements for it; the kernels are {there}"
-        raise SpecViolation(CODE, f"{first!r} is for no kernel", hint)
+        raise SpecViolation(CODE, f"{what!r} is for no kernel", hint)
     key = chosen.kernels.get(name, name)
     whole = next((kernel for kernel in module.kernels if kernel.name == name), None)
     if key not in chosen.plans and whole is not None:
@@ -112,24 +112,24 @@ def _kernel_key(name: str, chosen: PlanSet, module: Module, what: str) -> str:
     return key
 
 
-def _programs(text: str) -> list[tuple[str, str]]:
+def _programs(text: str) -> list[tuple[str, list[Statement]]]:
     """The kernels of a text, each with its statements."""
-    found: list[tuple[str, list[str]]] = []
+    found: list[tuple[str, list[Statement]]] = []
     for statement in statements_of(text):
-        words = statement.split()
-        if words[:1] == ["kernel"]:
+        words = statement.words
+        if words[:1] == ("kernel",):
             if len(words) != 2:
-                raise SpecViolation(CODE, f"{statement.strip()!r} is not written: kernel NAME")
+                raise SpecViolation(CODE, f"{' '.join(words)!r} is not written: kernel NAME")
             found.append((words[1], []))
         elif found:
             found[-1][1].append(statement)
         else:
             found.append(("", [statement]))
-    return [(name, ";".join(statements)) for name, statements in found]
+    return found
 
 
 def _parse_plan(
-    name: str, program: str, chosen: Plan, at: tuple[Kernel, Module], target: str
+    name: str, program: list[Statement], chosen: Plan, at: tuple[Kernel, Module], target: str
 ) -> Plan:
     kernel, module = at
     try:
@@ -137,7 +137,7 @@ def _parse_plan(
             defaults: dict[str, Any] = {"target": target, "arch": chosen.arch}
             if chosen.arch == "fma":
                 defaults["warp_tile"] = chosen.warp_tile
-            return parse_plan(program, defaults)
+            return plan_of(program, defaults)
         return edited(chosen, kernel, module.tensors, program)
     except SpecViolation as error:
         where = f"kernel {name}, {error.where}" if name else error.where

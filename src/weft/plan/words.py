@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Final
 
 from weft.plan.attention import gpu_consumers
 from weft.plan.cpu_rows import vector_axis
-from weft.plan.dsl import STATEMENTS, Words, statements_of
+from weft.plan.dsl import STATEMENTS, Statement, Words
 from weft.plan.ir import (
     AttentionPlan,
     Header,
@@ -50,15 +50,13 @@ _SHARED: Final = (
 )
 
 
-def edited(plan: Plan, kernel: Kernel, tensors: Mapping[str, Tensor], program: str) -> Plan:
-    """A plan of a kernel as a program of statements changes it."""
+def edited(
+    plan: Plan, kernel: Kernel, tensors: Mapping[str, Tensor], statements: Sequence[Statement]
+) -> Plan:
+    """A plan of a kernel as statements change it."""
     edit = _EDITS[type(plan)](plan=plan, kernel=kernel, tensors=tensors)
-    for number, piece in enumerate(statements_of(program), 1):
-        edit.statement = number
-        words = piece.split()
-        if not words:
-            edit.fail("it is empty")
-        edit.take(words[0], words[1:])
+    for word, rest in edit.each(statements):
+        edit.take(word, rest)
     return edit.done()
 
 
@@ -89,22 +87,13 @@ class _Edit(Words):
         elif word in self.words and not plain:
             getattr(self, self.words[word])(rest)
         elif word in names and not isinstance(getattr(self.plan, word), dict):
-            self.set(word, self._value(getattr(self.plan, word), rest))
+            self.set(word, self.value(getattr(self.plan, word), rest))
         elif word in self.refused:
             self.fail(*self.refused[word])
         elif word in STATEMENTS:
             self.fail(f"{word} is for products; {self.kind} has {', '.join(sorted(names))}")
         else:
             self.fail(f"{word!r} is not a statement")
-
-    def _value(self, before: Any, words: Sequence[str]) -> Any:
-        """A field's new value, of the type that it has."""
-        if isinstance(before, tuple):
-            return tuple(self.whole(word) for word in self.counted(words, len(before)))
-        (word,) = self.counted(words, 1)
-        if isinstance(before, bool):
-            return self.flag(word)
-        return self.whole(word) if isinstance(before, int) else self.name(word)
 
     def set(self, name: str, value: Any) -> None:
         if name in self.given:

@@ -56,10 +56,14 @@ def test_a_tile_by_hand_changes_the_cuda() -> None:
         ("kernel nothing; split m 4", "no kernel nothing; those with plans are matmul0, matmul1"),
         (f"{SMALL}; {SMALL}", "the structure of kernel matmul1 is planned twice"),
         ("kernel matmul0; split m 4", "kernel matmul0, statement 2, .*: no statement splits n"),
-        ("kernel matmul0; tile 4", "kernel matmul0, statement 1, .*: 'tile' is not a statement"),
         ("splitt m 4", r"no statement: 'splitt' is not a statement \(write statements, such as"),
         ("# nothing here", "the plan file begins with no statement: it is empty"),
         ("{", "MalformedJson at stage plan: the plan file is not JSON"),
+        (
+            "kernel matmul0;\n\n  tile 4",
+            "kernel matmul0, statement 1, line 3, column 3, .*: 'tile' is not a statement",
+        ),
+        (f"{SMALL}; ;", "kernel matmul1, statement .*: it is empty"),
         (f"{SMALL}; arch sm80", "kernel matmul1, .*: arch=sm80 has no effect on the CPU"),
     ],
 )

@@ -33,23 +33,30 @@ _HALF_PI: Final = (1.5707963267341256, 6.077100506303966e-11, 2.0222662487111665
 _HALF_PI_REST: Final = 8.4784276603689e-32
 _LARGE: Final = 2.0**20
 _LARGE_ANGLES: Final = "large_angles"
+_AS_WRITTEN: Final = "nounwind noinline optnone cold"
+"""Functions that are seldom called: LLVM writes them down without a look for anything better, which
+takes it longer than all the rest of a kernel."""
 
 _WORDS: Final = ", ".join(f"i64 {word - (word >> 63 << 64)}" for word in TWO_OVER_PI)
 
 _REDUCE_LARGE: Final = f"""
 @two_over_pi = internal unnamed_addr constant [{len(TWO_OVER_PI)} x i64] [{_WORDS}]
 
-; For a finite x of 2^20 or more: the nearest multiple of pi/2 modulo 4, and the rest as two numbers
-; in units of pi/2. x = m 2^e; the window begins at the bit of 2/pi whose weight is 2^(1 - e).
-define internal {{ double, double, i64 }} @reduce_large(double %x) nounwind {{
+; For a finite x of 2^20 or more, the nearest multiple of pi/2 modulo 4, and the rest as two numbers
+; in units of pi/2: they are stored in a place, and one and two rows after it. x = m 2^e; the window
+; begins at the bit of 2/pi whose weight is 2^(1 - e). In words of 64 bits, and the products of 128
+; bits alone in a block: LLVM writes down at once what machines have instructions for, and looks for
+; ways to express all that comes before anything else in a block.
+define internal void @reduce_large(double %x, ptr %place, i64 %row) {_AS_WRITTEN} {{
   %bits = bitcast double %x to i64
   %biased = lshr i64 %bits, 52
   %exponent = and i64 %biased, 2047
   %fraction = and i64 %bits, 4503599627370495
   %m = or i64 %fraction, 4503599627370496
-  %place = sub i64 %exponent, {1075 - 62}
-  %word = lshr i64 %place, 6
-  %shift = and i64 %place, 63
+  %first = sub i64 %exponent, {1075 - 62}
+  %word = lshr i64 %first, 6
+  %shift = and i64 %first, 63
+  %other.shift = sub i64 63, %shift
   %at0 = getelementptr inbounds i64, ptr @two_over_pi, i64 %word
   %at1 = getelementptr inbounds i64, ptr %at0, i64 1
   %at2 = getelementptr inbounds i64, ptr %at0, i64 2
@@ -58,56 +65,86 @@ define internal {{ double, double, i64 }} @reduce_large(double %x) nounwind {{
   %w1 = load i64, ptr %at1, align 8
   %w2 = load i64, ptr %at2, align 8
   %w3 = load i64, ptr %at3, align 8
-  %t0 = call i64 @llvm.fshl.i64(i64 %w0, i64 %w1, i64 %shift)
-  %t1 = call i64 @llvm.fshl.i64(i64 %w1, i64 %w2, i64 %shift)
-  %t2 = call i64 @llvm.fshl.i64(i64 %w2, i64 %w3, i64 %shift)
-  %top = mul i64 %m, %t0
+  %w0.left = shl i64 %w0, %shift
+  %w1.left = shl i64 %w1, %shift
+  %w2.left = shl i64 %w2, %shift
+  %w1.half = lshr i64 %w1, 1
+  %w2.half = lshr i64 %w2, 1
+  %w3.half = lshr i64 %w3, 1
+  %w1.right = lshr i64 %w1.half, %other.shift
+  %w2.right = lshr i64 %w2.half, %other.shift
+  %w3.right = lshr i64 %w3.half, %other.shift
+  %t0 = or i64 %w0.left, %w1.right
+  %t1 = or i64 %w1.left, %w2.right
+  %t2 = or i64 %w2.left, %w3.right
+  br label %products
+products:
   %wide = zext i64 %m to i128
   %wide1 = zext i64 %t1 to i128
   %wide2 = zext i64 %t2 to i128
   %p1 = mul i128 %wide, %wide1
   %p2 = mul i128 %wide, %wide2
-  %p2.high = lshr i128 %p2, 64
-  %top.wide = zext i64 %top to i128
-  %p0 = shl i128 %top.wide, 64
-  %sum = add i128 %p0, %p1
-  %turns = add i128 %sum, %p2.high
-  %rounded = add i128 %turns, {1 << 125}
-  %quadrant.wide = lshr i128 %rounded, 126
-  %quadrant = trunc i128 %quadrant.wide to i64
-  %nearest = shl i128 %quadrant.wide, 126
-  %rest = sub i128 %turns, %nearest
-  %below = icmp slt i128 %rest, 0
-  %opposite = sub i128 0, %rest
-  %size = select i1 %below, i128 %opposite, i128 %rest
-  %zeros = call i128 @llvm.ctlz.i128(i128 %size, i1 false)
-  %inside = and i128 %zeros, 127
-  %normal = shl i128 %size, %inside
-  %upper.wide = lshr i128 %normal, 75
-  %upper = trunc i128 %upper.wide to i64
-  %lower.wide = lshr i128 %normal, 11
-  %lower = trunc i128 %lower.wide to i64
-  %upper.float = uitofp i64 %upper to double
+  %p1.upper = lshr i128 %p1, 64
+  %p2.upper = lshr i128 %p2, 64
+  %p1.low = trunc i128 %p1 to i64
+  %p1.high = trunc i128 %p1.upper to i64
+  %p2.high = trunc i128 %p2.upper to i64
+  br label %sums
+sums:
+  %p0 = mul i64 %m, %t0
+  %low.turns = add i64 %p1.low, %p2.high
+  %carries = icmp ult i64 %low.turns, %p1.low
+  %carry = zext i1 %carries to i64
+  %sum = add i64 %p0, %p1.high
+  %turns = add i64 %sum, %carry
+  %rounded = add i64 %turns, {1 << 61}
+  %quadrant = lshr i64 %rounded, 62
+  %nearest = shl i64 %quadrant, 62
+  %rest = sub i64 %turns, %nearest
+  %below = ashr i64 %rest, 63
+  %rest.flipped = xor i64 %rest, %below
+  %low.flipped = xor i64 %low.turns, %below
+  %low.size = sub i64 %low.flipped, %below
+  %wraps = icmp ult i64 %low.size, %low.flipped
+  %wrap = zext i1 %wraps to i64
+  %size = add i64 %rest.flipped, %wrap
+  %is.tiny = icmp eq i64 %size, 0
+  %leading = select i1 %is.tiny, i64 %low.size, i64 %size
+  %following = select i1 %is.tiny, i64 0, i64 %low.size
+  %skipped = select i1 %is.tiny, i64 64, i64 0
+  %counted = call i64 @llvm.ctlz.i64(i64 %leading, i1 false)
+  %inside = and i64 %counted, 63
+  %outside = sub i64 63, %inside
+  %leading.left = shl i64 %leading, %inside
+  %following.half = lshr i64 %following, 1
+  %following.right = lshr i64 %following.half, %outside
+  %normal = or i64 %leading.left, %following.right
+  %normal.low = shl i64 %following, %inside
+  %upper = lshr i64 %normal, 11
+  %lower.left = shl i64 %normal, 53
+  %lower.right = lshr i64 %normal.low, 11
+  %lower = or i64 %lower.left, %lower.right
+  %upper.float = sitofp i64 %upper to double
   %lower.float = uitofp i64 %lower to double
   %lower.scaled = fmul double %lower.float, {number(2.0**-64, "double").text}
-  %zeros.low = trunc i128 %inside to i64
-  %scale.biased = sub i64 {1023 + 75 - 126}, %zeros.low
+  %zeros = add i64 %inside, %skipped
+  %scale.biased = sub i64 {1023 + 75 - 126}, %zeros
   %scale.bits = shl i64 %scale.biased, 52
-  %scale = bitcast i64 %scale.bits to double
+  %sign = xor i64 %bits, %below
+  %sign.bit = and i64 %sign, {-(1 << 63)}
+  %scale.signed = or i64 %scale.bits, %sign.bit
+  %scale = bitcast i64 %scale.signed to double
   %high = fmul double %upper.float, %scale
   %low = fmul double %lower.scaled, %scale
-  %negative = icmp slt i64 %bits, 0
-  %flip = xor i1 %negative, %below
-  %high.other = fneg double %high
-  %low.other = fneg double %low
-  %high.signed = select i1 %flip, double %high.other, double %high
-  %low.signed = select i1 %flip, double %low.other, double %low
-  %quadrant.other = sub i64 0, %quadrant
-  %quadrant.signed = select i1 %negative, i64 %quadrant.other, i64 %quadrant
-  %r0 = insertvalue {{ double, double, i64 }} poison, double %high.signed, 0
-  %r1 = insertvalue {{ double, double, i64 }} %r0, double %low.signed, 1
-  %r2 = insertvalue {{ double, double, i64 }} %r1, i64 %quadrant.signed, 2
-  ret {{ double, double, i64 }} %r2
+  %negative = ashr i64 %bits, 63
+  %quadrant.flipped = xor i64 %quadrant, %negative
+  %quadrant.signed = sub i64 %quadrant.flipped, %negative
+  store i64 %quadrant.signed, ptr %place, align 8
+  %high.place = getelementptr inbounds double, ptr %place, i64 %row
+  store double %high, ptr %high.place, align 8
+  %low.place = getelementptr inbounds double, ptr %high.place, i64 %row
+  store double %low, ptr %low.place, align 8
+  ret void
 }}
 """
 
@@ -222,29 +259,24 @@ def _large_angles(around: Code) -> str:
     """A function of a table's first `lanes` doubles, finite and of 2^20 or more. Their quarter
     turns come in their place, and the two numbers of what is left in the two rows below."""
     code = Code()
-    w, kind = Writer(code), "{ double, double, i64 }"
+    w = Writer(code)
     lanes = Val("%lanes", "i64")
 
     def body(lane: Val) -> None:
         here = code.pointer("%table", "double", lane)
         x = code.load("double", here, 1, 8)
-        made = code.result(f"call {kind} @reduce_large({x})", "i64").text
-        high, low, quadrant = (
-            code.assign(f"extractvalue {kind} {made}, {place}", scalar)
-            for place, scalar in enumerate(("double", "double", "i64"))
-        )
+        code.line(f"call void @reduce_large({x}, ptr {here}, {lanes})")
+        places = [code.pointer(here, "double", lanes)]
+        places.append(code.pointer(places[0], "double", lanes))
+        high, low = (code.load("double", place, 1, 8) for place in places)
         turned, lost = w.two_product(high, math.pi / 2)
         lost = w.add(lost, w.fma(high, 6.123233995736766e-17, w.mul(low, math.pi / 2)))
-        turned, lost = w.quick_two_sum(turned, lost)
-        code.store(quadrant, here, 8)
-        for value in (turned, lost):
-            here = code.pointer(here, "double", lanes)
-            code.store(value, here, 8)
+        for value, place in zip(w.quick_two_sum(turned, lost), places, strict=True):
+            code.store(value, place, 8)
 
     code.loop(number(0, "i64"), lanes, 1, body)
     around.declared.update(code.declared)
-    around.declared["llvm.fshl.i64"] = "declare i64 @llvm.fshl.i64(i64, i64, i64)"
-    around.declared["llvm.ctlz.i128"] = "declare i128 @llvm.ctlz.i128(i128, i1)"
+    around.declared["llvm.ctlz.i64"] = "declare i64 @llvm.ctlz.i64(i64, i1)"
     lines = code.text()
-    head = f"define internal void @{_LARGE_ANGLES}(ptr %table, i64 %lanes) nounwind noinline cold"
+    head = f"define internal void @{_LARGE_ANGLES}(ptr %table, i64 %lanes) {_AS_WRITTEN}"
     return f"{head} {{\nentry:\n{lines}\n  ret void\n}}"

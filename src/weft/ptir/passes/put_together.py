@@ -2,12 +2,14 @@
 
 `concat(f(x0, y0), f(x1, y1), ...)` is `f(concat(x0, x1, ...), concat(y0, y1, ...))`, element by
 element, and so on through what the numbers are made of: until they are one number again and again,
-constants, or neighbours in a tensor. Hundreds of instructions are a few then. What has to be put
-together in the end is no more numbers than before, so that there is never more to do.
+constants, or elements of one vector. Of numbers that come again, each is computed once, and then
+taken to where it belongs. Hundreds of instructions are a few then. What has to be put together in
+the end is no more numbers than before, so that there is never more to do.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -30,6 +32,10 @@ _NEUTRAL: Final = {"mul": 1.0, "div": 1.0, "add": -0.0, "sub": 0.0}
 MOST_KINDS: Final = 8
 """Of how many functions numbers may be that are put together."""
 Numbers: TypeAlias = tuple[Operand, ...]
+
+
+def _name_of(number: Operand) -> object:
+    return number.id if isinstance(number, Ref) else number
 
 
 def _concat_of_numbers(match: Match) -> Replacement | None:
@@ -57,7 +63,7 @@ class _Joined:
     def vector(self, numbers: Numbers, depth: int) -> Operand | None:
         """The numbers side by side; None where that would be more work than before."""
         numbers = tuple(map(self._bare, numbers))
-        key = tuple(x.id if isinstance(x, Ref) else x for x in numbers)
+        key = tuple(map(_name_of, numbers))
         if key not in self._known:
             self._known[key] = self._vector(numbers, depth)
         return self._known[key]
@@ -78,7 +84,8 @@ class _Joined:
         first = numbers[0]
         if all(number == first for number in numbers):
             return self.match.emit(BroadcastTo((len(numbers),)), self._of_rank_1(first))
-        found = self._constants(numbers) or self._neighbours(numbers)
+        found = self._constants(numbers) or self._elements(numbers)
+        found = found or self._repeated(numbers, depth)
         if found is None and depth < MOST_STEPS:
             found = self._function(numbers, depth)
             found = found or self._kinds(numbers, depth)
@@ -99,15 +106,29 @@ class _Joined:
             return None
         return self.match.emit(Constant(from_array(np.concatenate(known))))
 
-    def _neighbours(self, numbers: Numbers) -> Operand | None:
-        """Numbers that lie side by side in a vector."""
-        places = [self._place(number) for number in numbers]
-        if places[0] is None:
+    def _elements(self, numbers: Numbers) -> Operand | None:
+        """Numbers that are elements of one vector."""
+        found = [self._place(number) for number in numbers]
+        known = [place for place in found if place is not None]
+        if len(known) < len(numbers) or len({tensor for tensor, _ in known}) > 1:
             return None
-        tensor, start = places[0]
-        if places != [(tensor, start + n) for n in range(len(numbers))]:
+        (tensor, first), places = known[0], [place for _, place in known]
+        if places == list(range(first, first + len(places))):
+            return self.match.emit(Slice((first,), (len(places),)), tensor)
+        return self._taken(tensor, places)
+
+    def _repeated(self, numbers: Numbers, depth: int) -> Operand | None:
+        """Numbers of which each comes twice or more often, on an average."""
+        places: dict[object, int] = {}
+        order = [places.setdefault(_name_of(number), len(places)) for number in numbers]
+        if 2 * len(places) > len(numbers):
             return None
-        return self.match.emit(Slice((start,), (len(numbers),)), tensor)
+        firsts = tuple(numbers[order.index(place)] for place in range(len(places)))
+        vector = self.vector(firsts, depth + 1)
+        return None if vector is None else self._taken(vector, order)
+
+    def _taken(self, vector: Operand, places: Sequence[int]) -> Operand:
+        return self.match.emit(Take(), vector, literal(np.asarray(places, np.int32)))
 
     def _place(self, number: Operand) -> tuple[Operand, int] | None:
         """The vector that a number is taken from, and where."""
@@ -163,8 +184,7 @@ class _Joined:
         if len(known) < len(groups):
             return None
         order = np.argsort(np.concatenate(list(groups.values())))
-        joined = self.match.emit(Concat(0), *known)
-        return self.match.emit(Take(), joined, literal(order.astype(np.int32)))
+        return self._taken(self.match.emit(Concat(0), *known), order.tolist())
 
     def _neutral(self, number: Operand, made: Instruction) -> Numbers:
         """Operands of which a function makes a number itself, to the bit; none where there are

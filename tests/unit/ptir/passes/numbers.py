@@ -35,3 +35,14 @@ def turned(c: Case, x: Value, n: int) -> Value:
 def sums_of_unknown(c: Case, dtype: DType) -> Case:
     pairs = [(c.param(dtype, [1]), c.param(dtype, [1])) for _ in range(9)]
     return c.done(c.b.concat([c.b.exp(c.b.add(x, y)) for x, y in pairs], axis=0))
+
+
+def pairs_of(count: int) -> Callable[[Case, DType], Case]:
+    """A function of every element of a vector and every other one, each made by itself."""
+
+    def make(c: Case, dtype: DType) -> Case:
+        x = c.param(dtype, [count])
+        numbers = [c.b.slice(x, [n], [1]) for n in range(count)]
+        return c.done(c.b.concat([c.b.exp(c.b.sub(a, b)) for a in numbers for b in numbers], 0))
+
+    return make

@@ -2,7 +2,8 @@
 
 A transform of size n = a b is a transform of size a along rows, a turn of each element, and one of
 size b along columns; the small ones are matrix products. So the cost per element is the sum of the
-factors, and all of it is `dot_general`. A prime factor costs itself.
+factors, and all of it is `dot_general`; where two factors are equal, both products are the same
+kernel. A prime factor costs itself.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ def fourier_sums(x: V, size: int, sign: int) -> V:
     turns = _roots(x.emitter, columns, rows, size, sign, x.dtype)
     turned = first * turns.broadcast_to(first.shape)
     exchange = [*range(rank - 1), rank, rank - 1]
-    second = fourier_sums(turned.transpose(exchange), columns, sign)
+    if _radix(columns) == columns:
+        second = _multiply_roots(turned, columns, sign, rank - 1)
+    else:
+        second = fourier_sums(turned.transpose(exchange), columns, sign)
     return second.transpose(exchange).reshape(x.shape)
 
 
@@ -110,7 +114,10 @@ def _turn(size: int, sign: int) -> float:
 
 
 def _radix(size: int) -> int:
-    """The factor that goes first: the largest up to the limit; all where there is none."""
+    """The factor that goes first: the greater of the two nearest ones, or the largest up to the
+    limit where two are not enough; all where there is none."""
     if size <= _LARGEST_PRODUCT:
         return size
-    return next((f for f in range(_LARGEST_PRODUCT, 1, -1) if size % f == 0), size)
+    factors = [f for f in range(_LARGEST_PRODUCT, 1, -1) if size % f == 0]
+    pairs = (f for f in reversed(factors) if f * f >= size and size // f <= _LARGEST_PRODUCT)
+    return next(pairs, factors[0] if factors else size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,21 @@ def test_short_transforms_are_one_real_product_for_each_factor(n: int, rows: Any
     short = rows == 2 and n != 67
     dtypes = [kind.dtype for kind in products if isinstance(kind, TensorType)]
     assert dtypes == [F32 if short else CF32] * (1 + (n > 67))
+
+
+@pytest.mark.parametrize(("n", "radix"), [(65, 13), (256, 16), (512, 32), (4096, 64), (8192, 64)])
+def test_the_nearest_two_factors_are_taken(n: int, radix: int) -> None:
+    """They cost least; the largest one goes first where two are not enough."""
+    assert fourier._radix(n) == radix
+
+
+def test_the_products_of_a_square_are_one_kernel() -> None:
+    b = Builder("transform")
+    program = b.build(fourier.fourier_sums(b.param("cf32", [1024]), 1024, 1))
+    plans = json.loads(weft.compile(program, target="aarch64").stages["plan"])["kernels"]
+    products = [kernel for name, kernel in plans.items() if name.startswith("matmul")]
+    assert len(products) == 2
+    assert len(set(products)) == 1
 
 
 @pytest.mark.parametrize("name", ["fft", "ifft", "rfft", "irfft", "hfft", "ihfft"])

@@ -174,9 +174,7 @@ def _simplifier() -> Any:
     """Passes that simplify one function."""
     passes = llvm.create_new_function_pass_manager()
     passes.add_sroa_pass()
-    passes.add_simplify_cfg_pass()
     passes.add_instruction_combine_pass()
-    passes.add_loop_rotate_pass()
     passes.add_simplify_cfg_pass()
     return passes
 

@@ -59,6 +59,12 @@ def number(value: bool | int | float, scalar: str, lanes: int = 1) -> Val:
     return Val(text if lanes == 1 else f"splat ({scalar} {text})", scalar, lanes)
 
 
+def _are_in_order(a: Val, b: Val) -> bool:
+    """Whether two numbers are known, and the first is less."""
+    known = not (a.text.startswith("%") or b.text.startswith("%"))
+    return known and int(a.text) < int(b.text)
+
+
 def multiples(step: int, scalar: str, lanes: int) -> Val:
     """The vector 0, step, 2 step, ..."""
     parts = (number(step * lane, scalar) for lane in range(lanes))
@@ -449,30 +455,36 @@ class Code:
     # -- control ---------------------------------------------------------------------------------
 
     def loop(self, start: Val, stop: Val, step: int, body: Callable[[Val], None]) -> None:
-        """`for i in range(start, stop, step)`."""
+        """`for i in range(start, stop, step)`. Whether there is a first turn is asked before the
+        loop, and whether there is another one at the end of each, as processors do it."""
         self._count += 1
-        head, inside, leave = (f"{part}{self._count}" for part in ("head", "body", "exit"))
+        inside, leave = (f"{part}{self._count}" for part in ("body", "exit"))
         before, outside = self.block, len(self.lines)
         self.lines.append("")
-        self.line(f"br label %{head}")
-        self.label(head)
+        if _are_in_order(start, stop):
+            self.line(f"br label %{inside}")
+        else:
+            self._branch_to(start, stop, inside, leave)
+        self.label(inside)
         index, following = self.fresh(), self.fresh()
         place = len(self.lines)
         self.line("")
         with self.inside(is_loop=True) as part:
-            self._depths[index] = len(self._parts)
-            going = self.compare("icmp slt", Val(index, "i64"), stop)
-            self.line(f"br {going}, label %{inside}, label %{leave}")
-            self.label(inside)
+            self._depths[index] = self._depths[following] = len(self._parts)
             body(Val(index, "i64"))
-        self.line(f"{following} = add nsw i64 {index}, {step}")
-        after = self.block
-        self.line(f"br label %{head}")
+            self.line(f"{following} = add nsw i64 {index}, {step}")
+            after = self.block
+            self._branch_to(Val(following, "i64"), stop, inside, leave)
         self.lines[place] = (
             f"  {index} = phi i64 [ {start.text}, %{before} ], [ {following}, %{after} ]"
         )
         self.lines[outside] = "\n".join(part.before)
         self.label(leave)
+
+    def _branch_to(self, index: Val, stop: Val, inside: str, leave: str) -> None:
+        """Into a loop where an index is before its end, else out of it."""
+        going = self.compare("icmp slt", index, stop)
+        self.line(f"br {going}, label %{inside}, label %{leave}")
 
     def leave(self, pred: Val, label: str) -> None:
         """Go on at a label of the function where `pred`, a single i1, holds."""

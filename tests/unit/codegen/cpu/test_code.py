@@ -51,9 +51,23 @@ def test_what_is_the_same_in_every_turn_is_written_before_the_loop() -> None:
     code.loop(number(0, "i64"), number(4, "i64"), 1, outer)
     code.binary("mul", X, Y)
     lines = code.text().split("\n")
-    words = ("mul", "or", "sub", "xor", "head", "then")
+    words = ("mul", "or", "sub", "xor", "body", "then")
     found = [word for line in lines for word in words if f" {word} " in line or word in line[:4]]
-    assert found == ["mul", "head", "or", "head", "sub", "then", "xor"]
+    assert found == ["mul", "body", "or", "body", "sub", "then", "xor"]
+
+
+def test_a_loop_asks_before_its_first_turn_only_where_its_bounds_are_not_known() -> None:
+    def branches(start: Val, stop: Val) -> list[str]:
+        code = Code()
+        code.loop(start, stop, 1, lambda i: code.line(f"use {i.text}"))
+        return [
+            re.sub(r"\d+", "", line.strip()) for line in code.text().split("\n") if " br " in line
+        ]
+
+    again = "br i %v, label %body, label %exit"
+    assert branches(number(0, "i64"), number(4, "i64")) == ["br label %body", again]
+    assert branches(number(4, "i64"), number(4, "i64")) == [again, again]
+    assert branches(number(0, "i64"), X) == [again, again]
 
 
 def test_memory_is_read_every_time() -> None:

@@ -21,15 +21,19 @@ class _Interning(type):
         if names is not None and len(args) == len(names):
             # Every field was given by position: a node that exists need not be made again.
             plain = _NUMBERS.isdisjoint(map(type, args))
-            found = _TABLE.get((cls, *args) if plain else (cls, *map(_field_key, args)))
+            key = (cls, *args) if plain else (cls, *map(_field_key, args))
+            found = _TABLE.get(key)
             if found is not None:
                 return found
-        made = super().__call__(*args, **kwargs)
-        if names is None:
-            names = _NAMES[cls] = tuple(f.name for f in fields(made))
+            made = super().__call__(*args)
+        else:
+            made = super().__call__(*args, **kwargs)
+            if names is None:
+                names = _NAMES[cls] = tuple(f.name for f in fields(made))
+            key = (cls, *[_field_key(getattr(made, name)) for name in names])
         # Another thread may have made the same one meanwhile: the first to come is the one that
         # stays.
-        return _TABLE.setdefault((cls, *[_field_key(getattr(made, name)) for name in names]), made)
+        return _TABLE.setdefault(key, made)
 
 
 _TABLE: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()

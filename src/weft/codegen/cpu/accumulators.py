@@ -32,6 +32,8 @@ class Accumulator:
     init: ir.Init
     slots: dict[tuple[int, ...], str]
     lanes: int
+    unrolled: tuple[str, ...]
+    """The variables of the unrolled loops around it."""
 
     @property
     def dtype(self) -> DType:
@@ -52,18 +54,17 @@ class Accumulators:
         lanes = next((n for _, n, kind in init.loops if kind is LoopKind.LANES), 1)
         first = _identity(init.fn, init.dtype) if init.start is None else init.start
         start = number_of(first, init.dtype, lanes)
-        counts = [n for _, n, kind in init.loops if kind is LoopKind.UNROLLED]
+        unrolled = [(var, n) for var, n, kind in init.loops if kind is LoopKind.UNROLLED]
         slots = {}
-        for place in itertools.product(*map(range, counts)):
+        for place in itertools.product(*(range(n) for _, n in unrolled)):
             slots[place] = self.code.alloca(start.type)
             self.code.store(start, slots[place], 4)
-        self._made[init.acc] = Accumulator(init, slots, lanes)
+        self._made[init.acc] = Accumulator(init, slots, lanes, tuple(var for var, _ in unrolled))
 
     def _place(self, accumulator: Accumulator) -> list[int | None]:
         """The instance meant here; None for loops that are not around."""
-        unrolled = [v for v, _, kind in accumulator.init.loops if kind is LoopKind.UNROLLED]
-        here = self.indices.unrolled()
-        return [here.get(var) for var in unrolled]
+        here = map(self.indices.variables.get, accumulator.unrolled)
+        return [place if isinstance(place, int) else None for place in here]
 
     def _slot(self, accumulator: Accumulator) -> str:
         return accumulator.slots[tuple(index or 0 for index in self._place(accumulator))]

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from weft.foundation.errors import InternalError
+from weft.foundation.memo import memo
 
 RARE = 1
 """The number of the node that says how likely the first way of a branch is."""
@@ -50,7 +51,13 @@ def number(value: bool | int | float, scalar: str, lanes: int = 1) -> Val:
     if scalar in ("float", "double"):
         wide = struct.unpack("<f", struct.pack("<f", value))[0] if scalar == "float" else value
         text = f"0x{struct.unpack('<Q', struct.pack('<d', wide))[0]:016X}"
-    elif scalar == "i1":
+        return Val(text if lanes == 1 else f"splat ({scalar} {text})", scalar, lanes)
+    return _whole_number(value, scalar, lanes)
+
+
+@memo(1 << 12)
+def _whole_number(value: bool | int | float, scalar: str, lanes: int) -> Val:
+    if scalar == "i1":
         text = "true" if value else "false"
     else:
         bits = int(scalar[1:])

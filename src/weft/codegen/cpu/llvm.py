@@ -104,7 +104,7 @@ class _Emitter:
         self.elements = Elements(self.code, features)
         self.formats = self.elements.formats
         self.indices = IndexCode(self.code)
-        self.values: dict[tuple[str, tuple[tuple[str, int], ...]], Val] = {}
+        self.values: dict[tuple[str, tuple[tuple[str, Val | int], ...]], Val] = {}
         self.defined: dict[str, tuple[str, ...]] = {}
         self.dtypes: dict[str, DType] = {}
         self.accumulators = Accumulators(self.code, self.elements, self.indices)
@@ -332,9 +332,8 @@ class _Emitter:
         self.dtypes[name] = dtype
 
     def _value(self, name: str) -> Val:
-        here = self.indices.unrolled()
-        key = tuple((var, here[var]) for var in self.defined[name])
-        return self.values[name, key]
+        here = self.indices.variables
+        return self.values[name, tuple([(var, here[var]) for var in self.defined[name]])]
 
     # -- memory ----------------------------------------------------------------------------------
 

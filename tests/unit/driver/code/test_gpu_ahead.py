@@ -105,7 +105,7 @@ def test_what_is_kept_is_not_compiled_again(
     monkeypatch: pytest.MonkeyPatch, workers: list[Workers]
 ) -> None:
     made = weft.compile(program(), target="sm90")
-    monkeypatch.setattr("weft.driver.compile.kept.key_of", lambda *parts: None)
+    monkeypatch.setattr("weft.driver.compile.program_cache.key_of", lambda *parts: None)
     workers.clear()
     again = weft.compile(program(), target="sm90")
     assert all(map(gpu_tasks.is_task, workers[0]._messages))
@@ -268,7 +268,7 @@ def test_products_are_the_first_task() -> None:
     seen: list[str] = []
 
     class Here(Ahead):
-        def _done(self, tasks: Any, built: Any) -> dict[str, Choice]:
+        def _do_tasks(self, tasks: Any, built: Any) -> dict[str, Choice]:
             found = {task.key: gpu_tasks.do(task, built).choice for task in tasks}
             seen.extend(found)
             return found
@@ -303,7 +303,7 @@ def test_tasks_say_all_that_plans_and_texts_depend_on(made: Callable[[], Program
     parts = compilation["region"], compilation["memory"], compilation.target
 
     class Packed(Ahead):
-        def _done(self, tasks: Any, built: Any) -> dict[str, Choice]:
+        def _do_tasks(self, tasks: Any, built: Any) -> dict[str, Choice]:
             found = {}
             for task in tasks:
                 done = gpu_tasks.read_done(gpu_tasks.answer(gpu_tasks.pack_task(task)))

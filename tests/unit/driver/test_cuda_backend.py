@@ -14,7 +14,7 @@ import weft
 from tests.support.gpu_machine import Machine, MachineBackend
 from tests.support.turning_programs import scan_around_all
 from weft.codegen.gpu.body.accept import refuse
-from weft.driver.code import gpu_kernels
+from weft.driver.code import gpu_lowering
 from weft.driver.cuda import CudaExecutable
 from weft.driver.execute import Prepared, prepare
 from weft.foundation.errors import ExecutionError, ResourceExceeded, SpecViolation
@@ -114,7 +114,7 @@ def test_an_op_without_a_kernel_is_a_step_of_the_host(backend: MachineBackend) -
 def test_a_kernel_that_no_template_takes_is_a_step_of_the_host(
     gpu: Machine, backend: MachineBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu_kernels, "accepts", lambda *args: [refuse("Odd", "it is odd")])
+    monkeypatch.setattr(gpu_lowering, "accepts", lambda *args: [refuse("Odd", "it is odd")])
     b = Builder()
     x, y = b.param("f32", [5, 7]), b.param("f32", [5, 7])
     agrees(backend, b.build(b.exp(b.reduce_sum(x * y, [1]))), [numbers(5, 7)] * 2)

@@ -5,7 +5,6 @@ steps in order.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -13,14 +12,13 @@ from typing import Any, TypeAlias
 from numpy.typing import NDArray
 
 from weft.driver.artifact.host_kernels import kernel_call, spec_of
-from weft.memory.ir import BufferMap, Copy, MemRef
-from weft.plan.ir import Plan
+from weft.driver.artifact.kernel_facts import moves_nothing
+from weft.memory.ir import BufferMap, Copy
 from weft.ptir.ir import Program
 from weft.ptir.ops.bits import Bitcast
 from weft.ptir.types import leaves
 from weft.region.exchanges import buckets
-from weft.region.ir import Kernel, Let, Module, Output, Read, Tensor
-from weft.region.structure import structure_key
+from weft.region.ir import Kernel, Module
 from weft.runtime.artifact import (
     Again,
     Artifact,
@@ -114,21 +112,6 @@ in the order of the code's parameters, and which instruction each of its checks 
 where the host carries the kernel out."""
 
 
-def kernel_key(
-    kernel: Kernel,
-    tensors: dict[str, Tensor],
-    refs: Mapping[str, MemRef],
-    plan: Plan | None,
-    *more: str,
-) -> str:
-    """A digest that is equal for kernels which become the same code."""
-    layout = [(ref.strides, ref.noalias) for ref in refs.values()]
-    # The header names the kernel the plan was made for; two equal kernels may have two headers.
-    plan_text = re.sub(r"header=Header\([^)]*\)", "", repr(plan))
-    text = "\0".join([structure_key(kernel, tensors), repr(layout), plan_text, *more])
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def body_steps(
     module: Module,
     buffer_map: BufferMap,
@@ -180,26 +163,6 @@ def body_steps(
 def is_copy(kernel: Kernel) -> bool:
     """Whether all that an op does is done by copying bytes."""
     return kernel.opaque is not None and isinstance(kernel.opaque.op, Bitcast)
-
-
-def moves_nothing(kernel: Kernel, refs: Mapping[str, MemRef]) -> bool:
-    """Whether all that a kernel does is to put elements where they are: a donated input that is
-    returned as it was, such as a parameter that is not learnt."""
-    lets = {let.name: let.expr for let in kernel.body if isinstance(let, Let)}
-
-    def stays(output: Output) -> bool:
-        read = lets.get(output.value)
-        if not isinstance(read, Read) or read.guards or read.places or output.base is not None:
-            return False
-        source, target = refs.get(read.tensor), refs.get(output.tensor)
-        if source is None or target is None or read.index != output.index:
-            return False
-        return (source.buffer, source.shape, source.strides, source.element_bytes) == (
-            target.buffer, target.shape, target.strides, target.element_bytes,
-        )  # fmt: skip
-
-    plain = kernel.opaque is None and not kernel.stages and bool(kernel.outputs)
-    return plain and all(map(stays, kernel.outputs))
 
 
 def _copy_bytes(

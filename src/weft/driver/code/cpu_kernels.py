@@ -14,7 +14,7 @@ from weft.codegen.cpu.llvm import emit_module
 from weft.codegen.cpu.text import parse_routines
 from weft.codegen.cpu.whole import lower_whole, prove_whole
 from weft.driver.artifact.assembler import Native
-from weft.driver.artifact.kernels import kernel_key
+from weft.driver.artifact.kernel_facts import kernel_key
 from weft.driver.code.sources import LLVM
 from weft.foundation import limits
 from weft.foundation.errors import Finding, SpecViolation, Unimplemented

@@ -18,7 +18,8 @@ from weft.codegen.gpu import ir
 from weft.codegen.gpu.compile import Cubin, compile_cuda, pack_cubin, version
 from weft.codegen.gpu.spelling.print import cuda
 from weft.driver.code import gpu_kernels, gpu_tasks, gpu_together
-from weft.driver.code.gpu_kernels import CudaCode, Tell, message_of, source_key, unpacked
+from weft.driver.code.gpu_kernels import CudaCode, message_of, source_key, unpacked
+from weft.driver.code.gpu_lowering import Tell
 from weft.driver.code.plans import Built, Choice, Chooser, choose_plan
 from weft.driver.stages.compilation import Compilation
 from weft.driver.stages.generators import pipeline

@@ -14,7 +14,7 @@ from typing import Final
 
 from weft.codegen.gpu.spelling.print import cuda
 from weft.codegen.gpu.verify import verify
-from weft.driver.code.gpu_kernels import Lowering
+from weft.driver.code.gpu_lowering import Lowering
 from weft.driver.code.plans import Built, Choice, choose_plan
 from weft.foundation.errors import WeftError
 from weft.foundation.json_fields import reading

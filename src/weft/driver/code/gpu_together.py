@@ -14,7 +14,7 @@ from itertools import groupby
 
 from weft.codegen.gpu.ir.frame import MOST_POINTERS
 from weft.codegen.gpu.maps.together import MOST_LENGTHS, Lengths, fits
-from weft.driver.artifact.kernels import moves_nothing
+from weft.driver.artifact.kernel_facts import moves_nothing
 from weft.memory.ir import BufferMap, MemRef, Space
 from weft.plan.ir import MapPlan, Plan
 from weft.region.flat_maps import flat_key, point_count

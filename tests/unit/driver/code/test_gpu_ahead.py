@@ -4,6 +4,7 @@ machine code, and no process is left behind."""
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -177,6 +178,18 @@ def test_processes_are_there_before_the_first_source(
     monkeypatch.setattr("weft.driver.pipeline.at", note)
     weft.compile(program(), target="sm90")
     assert seen["frontend"] == seen["plan"] == seen["cu"] == 2
+
+
+def test_processes_load_only_what_makes_kernels() -> None:
+    """All kernels wait until they have: the stages before, ops and the runtime take as long."""
+    code = "import sys; import weft.driver.code.gpu_process; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    names = {".".join(name.split(".")[:2]) for name in loaded.stdout.split()}
+    assert {"weft.region", "weft.plan", "weft.codegen"} <= names
+    assert not names & {"weft.ptir", "weft.coarse", "weft.tiny", "weft.runtime", "weft.ops"}
+    assert not any(name.startswith("llvmlite") for name in names)
 
 
 def test_few_kernels_are_not_worth_it() -> None:

@@ -20,7 +20,7 @@ from weft import functional as F
 from weft.codegen.gpu import ir, templates
 from weft.codegen.gpu.coalescing import traffic
 from weft.codegen.gpu.template import Job
-from weft.driver.code import gpu_coalescing, gpu_kernels
+from weft.driver.code import gpu_coalescing, gpu_kernels, gpu_lowering
 from weft.driver.code.gpu_coalescing import WASTEFUL
 from weft.driver.code.plans import choose_plans
 from weft.driver.stages.compilation import Compilation
@@ -152,7 +152,7 @@ def test_what_was_measured_is_not_made_again(monkeypatch: pytest.MonkeyPatch) ->
         made.append(job.kernel.name)
         return templates.build_accepted(job, name)
 
-    monkeypatch.setattr(gpu_kernels, "build_accepted", build_accepted)
+    monkeypatch.setattr(gpu_lowering, "build_accepted", build_accepted)
     source = weft.jit(lambda x: (weft.exp(x), x.sum(axis=1))).program(np.zeros((512, 512), "f4"))
     compilation = through_stages(source, "sm90")
     assert made == []

@@ -16,7 +16,7 @@ from weft.codegen.gpu.body.accept import refuse
 from weft.codegen.gpu.compile import architecture
 from weft.codegen.gpu.ir import walk
 from weft.driver.artifact.assembler import Unit, build_artifact
-from weft.driver.code import gpu_kernels
+from weft.driver.code import gpu_kernels, gpu_lowering
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import Compilation
@@ -124,7 +124,7 @@ def test_a_plan_by_hand_is_never_left_to_the_host(name: str) -> None:
 def test_the_planners_own_plan_of_a_kernel_for_the_host_may_be_given_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gpu_kernels, "accepts", lambda *args: [refuse("Odd", "it is odd")])
+    monkeypatch.setattr(gpu_lowering, "accepts", lambda *args: [refuse("Odd", "it is odd")])
     first = through_stages(product("bf16"), "sm90")
     again = through_stages(product("bf16"), "sm90", plan=first.text("plan"))
     assert again["gpu"].hosted == first["gpu"].hosted == {"matmul0": "it is odd"}

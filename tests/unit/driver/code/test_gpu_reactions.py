@@ -17,7 +17,7 @@ from weft.codegen.gpu import ir
 from weft.codegen.gpu.compile import Cubin, Report, read_log
 from weft.codegen.gpu.spelling.print import cuda
 from weft.codegen.gpu.verify import verify
-from weft.driver.code import gpu_kernels, gpu_reactions
+from weft.driver.code import gpu_kernels, gpu_lowering, gpu_reactions
 from weft.driver.code.gpu_reactions import Fault, fault_of
 from weft.driver.compile import Executable
 from weft.driver.tuning import tuned
@@ -284,14 +284,14 @@ def test_kernels_whose_plans_stay_are_not_made_again(monkeypatch: pytest.MonkeyP
         return Cubin(arch, ELF + source.encode(), "", Report(100, 0, spilled, ()))
 
     lowered: list[str] = []
-    real = gpu_kernels.Lowering.by_template
+    real = gpu_lowering.Lowering.by_template
 
-    def noted(self: gpu_kernels.Lowering, kernel: Kernel, plans: PlanSet, is_given: bool) -> None:
+    def noted(self: gpu_lowering.Lowering, kernel: Kernel, plans: PlanSet, is_given: bool) -> None:
         lowered.append(kernel.name)
         real(self, kernel, plans, is_given)
 
     monkeypatch.setattr(gpu_kernels, "compile_cuda", nvrtc)
-    monkeypatch.setattr(gpu_kernels.Lowering, "by_template", noted)
+    monkeypatch.setattr(gpu_lowering.Lowering, "by_template", noted)
     c = compiled(program)._latest.compilation
     assert len(products) == 2
     assert {name for name in lowered if lowered.count(name) > 1} == {"matmul2"}

@@ -14,7 +14,7 @@ import pytest
 import weft
 from tests.support.gpu_machine import Machine, MachineBackend, machine
 from weft.codegen.gpu.body.accept import refuse
-from weft.driver.code import gpu_kernels
+from weft.driver.code import gpu_lowering
 from weft.driver.compile import Executable
 from weft.driver.programs import program_cache
 from weft.driver.signature import make_signature
@@ -86,7 +86,7 @@ def test_a_kernel_that_is_the_hosts_is_kept_with_its_reason(
     gpu: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finding = refuse("Odd", "no template likes it")
-    monkeypatch.setattr(gpu_kernels, "accepts", lambda *_: [finding])
+    monkeypatch.setattr(gpu_lowering, "accepts", lambda *_: [finding])
     for executable in (compiled(), compiled()):
         assert any("no template likes it" in line for line in executable.report())
         assert not executable._latest.built.symbols

@@ -472,7 +472,7 @@ class FewBuilder:
         for vector in vectors:
             yield from self.keep(vector, place)
         member, threads = THREAD, layout.joiners
-        yield ir.CountOff("done", _MATRIX, parts - 1, member, _MEETING, threads)
+        yield ir.CountOff("done", _MATRIX, Lit(parts - 1), member, _MEETING, threads)
         body: list[ir.Stmt] = []
         for vector in vectors:
             whole = replace(vector, suffix=f"{vector.suffix}_whole")

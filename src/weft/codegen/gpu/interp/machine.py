@@ -293,7 +293,8 @@ class Strand(Elements):
                         self.one(value, mask),
                         partial_sums.released(self),
                     )
-            case ir.CountOff(name=name, last=last):
+            case ir.CountOff(name=name):
+                last = self.one(statement.last, mask)
                 yield from self.meet(number, threads, mask)
                 if first:
                     self.learn_of_blocks(counter.known)

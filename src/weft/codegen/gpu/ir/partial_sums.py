@@ -77,7 +77,7 @@ class CountOff:
 
     name: str
     counter: Scalar
-    last: int
+    last: Scalar
     member: Scalar
     number: Scalar
     threads: int

@@ -202,7 +202,7 @@ class Handing:
         # stored, since each count is an acquire and a release; it sets the counter back to 0.
         stride = self.shares * self.per_share
         count = ir.CountOff(
-            _DONE, meeting.share, last, meeting.member, meeting.number, meeting.threads
+            _DONE, meeting.share, Lit(last), meeting.member, meeting.number, meeting.threads
         )
         whole = tuple(
             ir.GatherSums(array, place, stride, last + 1, meeting.member, meeting.threads)

@@ -362,7 +362,8 @@ class _Checker(Scope):
             case ir.PassTurn(number=number, threads=threads):
                 self.meeting(number, threads)
             case ir.CountOff(name=name, last=last, number=number, threads=threads):
-                self.need(0 < last < 1 << 31, f"{last + 1} parts")
+                if isinstance(last, Lit):
+                    self.need(0 < last.value < 1 << 31, f"{last.value + 1} parts")
                 self.meeting(number, threads)
                 self.define(name, Known("number"))
 

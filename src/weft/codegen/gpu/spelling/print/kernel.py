@@ -350,7 +350,7 @@ class _Printer:
         meeting = f"{member} == 0, {text(statement.number)}, {threads}"
         match statement:
             case ir.CountOff(name=name, last=last):
-                return f"int {name} = count_off({counter}, {last}, {meeting});"
+                return f"int {name} = count_off({counter}, {text(last)}, {meeting});"
             case ir.AwaitTurn(value=value):
                 return f"await_turn({counter}, {text(value)}, {meeting});"
             case ir.PassTurn(value=value):

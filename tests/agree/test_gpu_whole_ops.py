@@ -16,6 +16,7 @@ from tests.support.gpu_programs import through_stages
 from weft.codegen.gpu.interp.values import Reported
 from weft.foundation.dtypes import BY_NAME
 from weft.foundation.radix_sort import Starts
+from weft.foundation.whole_ops import Binned
 from weft.ptir import Builder, Program
 from weft.region.fitting import whole_ops
 
@@ -182,6 +183,46 @@ def test_elements_at_places_of_their_own(axis: int, reduce: str, dtype: str) -> 
         old, update = want[tuple(target)], float(updates[where])
         want[tuple(target)] = update if reduce == "replace" else REDUCE[reduce](old, update)
     assert (got.astype(np.float64) == want).all()
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("kind", ["si32", "si64"])
+def test_sums_in_bins(kind: str, dtype: str) -> None:
+    """Places spread over all rows, and half of them in one bin."""
+    rows, count = 1300, 700
+    b = Builder()
+    x, at, new = b.param(dtype, [rows]), b.param(kind, [count]), b.param(dtype, [count])
+    program = b.build(b.scatter_reduce(x, at, new, axis=0, reduce="add"))
+    ops = [kernel.opaque for kernel in through_stages(program, "sm90")["region"].kernels]
+    assert any(call is not None and isinstance(call.op, Binned) for call in ops)
+    given, updates = numbers(dtype, (rows,), 20), numbers(dtype, (count,), 21)
+    places = np.random.default_rng(22).integers(0, rows, count).astype(BY_NAME[kind].numpy)
+    places[::2] = 17
+    (got,) = on_gpu(program, given, places, updates)
+    want = given.astype(np.float64)
+    np.add.at(want, places, updates.astype(np.float64))
+    assert (got.astype(np.float64) == want).all()
+
+
+def test_columns_and_segments_in_bins() -> None:
+    """Places of columns of their own, and sums onto zeros."""
+    b = Builder()
+    x, at, new = b.param("f32", [300, 5]), b.param("si32", [400, 5]), b.param("f32", [400, 5])
+    parts, ids = b.param("f32", [900]), b.param("si64", [900])
+    added = b.scatter_reduce(x, at, new, axis=0, reduce="add")
+    program = b.build(added, b.segment_sum(parts, ids, num_segments=1100))
+    given, updates, flat = (
+        numbers("f32", shape, seed) for seed, shape in enumerate(((300, 5), (400, 5), (900,)))
+    )
+    rng = np.random.default_rng(23)
+    places, segments = rng.integers(0, 300, (400, 5)).astype(np.int32), rng.integers(0, 1100, 900)
+    want, sums = given.copy(), np.zeros(1100, np.float32)
+    for column in range(5):
+        np.add.at(want[:, column], places[:, column], updates[:, column])
+    np.add.at(sums, segments, flat)
+    got, found = on_gpu(program, given, places, updates, flat, segments)
+    assert (got == want).all()
+    assert (found == sums).all()
 
 
 def test_an_index_out_of_range_is_reported_and_nothing_is_touched() -> None:

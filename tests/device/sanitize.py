@@ -107,6 +107,15 @@ def sorted_scatter(dtype: str, width: int) -> Callable[[], Program]:
     return made
 
 
+def sums_in_bins() -> Program:
+    """Half of the updates in one bin, which has several pieces."""
+    b = Builder()
+    places = np.arange(20_000) * 7 % 1500
+    places[::2] = 20
+    x = b.param("f32", [20_000])
+    return b.build(b.segment_sum(x, b.constant(places), num_segments=1500))
+
+
 def counted() -> Program:
     b = Builder()
     x, updates = b.param("si32", [50, 16]), b.param("si32", [400, 16])
@@ -184,6 +193,7 @@ PROGRAMS: Final[dict[str, tuple[Callable[[], Program], str, dict[str, int]]]] = 
     "scatter of sorted updates": (sorted_scatter("f32", 1), "sm90", {}),
     "scatter of sorted rows": (sorted_scatter("bf16", 96), "sm90", {}),
     "scatter of integers": (counted, "sm90", {}),
+    "sums in bins": (sums_in_bins, "sm90", {}),
     "running": (running(3000), "sm90", {}),
     "running, in parts": (running(20_000), "sm90", {}),
     "order, a warp": (order(30, 100), "sm90", {}),

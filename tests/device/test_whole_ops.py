@@ -141,9 +141,12 @@ SPREADS: dict[str, Callable[[int], Array]] = {
 @pytest.mark.parametrize("width", [1, 5, 96])
 @pytest.mark.parametrize("spread", SPREADS)
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "si32"])
-def test_updates_are_added_in_an_order_of_their_own(dtype: str, spread: str, width: int) -> None:
+@pytest.mark.parametrize("rows", [1000, 1024, 300_001])
+def test_updates_are_added_in_an_order_of_their_own(
+    rows: int, dtype: str, spread: str, width: int
+) -> None:
     """The same in every run; sums of whole numbers have the bits of the reference."""
-    rows, count = 1000, 1 << 18
+    count = 1 << 18
     b = Builder()
     x, at = b.param(dtype, [rows, width]), b.param("si32", [count, 1])
     new = b.param(dtype, [count, width])

@@ -147,6 +147,7 @@ COMMON: Final[dict[str, Instance]] = {
     "scatter": sanitized("scatter", "Scatter"),
     "scatter of integers": sanitized("scatter of integers", "Scatter"),
     "scatter of sorted updates": sanitized("scatter of sorted updates", "Collected"),
+    "sums in bins": sanitized("sums in bins", "Binned"),
     "running": sanitized("running", "Running"),
     "running, in parts": sanitized("running, in parts", "Continued"),
     "order, a warp": sanitized("order, a warp", "Order"),

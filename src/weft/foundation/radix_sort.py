@@ -4,6 +4,9 @@
     Moved    the elements in the order of the digit, those with the same digit in the order they had
     Starts   where the elements of each key begin, once they are in order
 
+    UpperDigits   a `Digits` that is the first one though lower bits are left out
+    UpdatesMoved  a `Moved` that is the first one; pairs get an update in the place of the position
+
 A pass over one digit is `Digits`, sums over the tiles of each digit, and `Moved`. An element's key
 is an unsigned number that is lower where the element stands before others. Between passes elements
 are pairs of 32 bits: the key, and the position in the row that the element had at first. Of keys
@@ -174,6 +177,38 @@ class Moved(Pass):
             return positions[:, : self.count].astype(np.int64).reshape(-1)
         keys = np.take_along_axis(keys, order, 1)
         return np.stack([keys, positions], -1).astype(np.uint32).reshape(-1)
+
+
+@dataclass(frozen=True)
+class UpperDigits(Digits):
+    """What `Digits` does in the first pass over bits from `low` on. The order of what lies below is
+    not asked for."""
+
+    name: ClassVar[str] = "upper_digits"
+
+    @property
+    def is_first(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class UpdatesMoved(Moved):
+    """Operands: places, updates in their shape, and the sums over `UpperDigits`. What `Moved` does
+    in the first pass over bits from `low` on, but that pairs are the key and the update in f32, by
+    its bits: whoever takes the pairs in order need not look for updates by their positions."""
+
+    name: ClassVar[str] = "updates_moved"
+
+    @property
+    def is_first(self) -> bool:
+        return True
+
+    def evaluate(self, *arrays: Array) -> Array:
+        keys, _, digits = self.elements(arrays)
+        order = np.argsort(digits, axis=1, kind="stable")
+        updates = arrays[1].reshape(self.outer, self.length).astype(np.float32).view(np.uint32)
+        keys, updates = (np.take_along_axis(found, order, 1) for found in (keys, updates))
+        return np.stack([keys, updates], -1).astype(np.uint32).reshape(-1)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ a plain record with its meaning on NumPy arrays.
     Continued a Running where the totals of parts are known
     Gathered  a Scatter whose updates are known in the order of their places
     Collected the same of a tensor of zeros
+    Binned    a Scatter that adds, whose updates are known by the upper bits of their places
 
 The steps of sorting by digits are in `digit_sort`, products of groups of rows in `grouped_rows`.
 
@@ -36,7 +37,7 @@ from weft.foundation.grouped_rows import (
     OuterRows,
     OuterTiles,
 )
-from weft.foundation.radix_sort import Digits, Moved, Starts
+from weft.foundation.radix_sort import Digits, Moved, Starts, UpdatesMoved, UpperDigits
 
 Array = NDArray[Any]
 
@@ -247,6 +248,49 @@ class Collected(Gathered):
         return super().evaluate(zeros, *arrays)
 
 
+@dataclass(frozen=True)
+class Binned:
+    """Operands (x, pairs): x is [outer, rows]; `pairs` [outer, count, 2] are the row and the
+    update, a f32 by its bits, in the order of the row's bits from `low` on, earlier updates first.
+    All updates are added in f32. With `zeros`, x is taken to hold zeros, whatever it holds: it is
+    there for its dtype.
+
+    Rows whose upper bits are the same are a bin. The updates of a bin are cut into pieces of `tile`
+    updates."""
+
+    name: ClassVar[str] = "binned"
+    base: ClassVar[int | None] = None
+
+    outer: int
+    rows: int
+    count: int
+    low: int
+    tile: int
+    zeros: bool = False
+
+    @property
+    def bins(self) -> int:
+        """Of each `rows`."""
+        return -(-self.rows >> self.low)
+
+    @property
+    def stretches(self) -> int:
+        """Pieces that as many updates have if they are all in one bin."""
+        return -(-self.count // self.tile)
+
+    def evaluate(self, *arrays: Array) -> Array:
+        x, pairs = arrays
+        found = pairs.reshape(self.outer, self.count, 2)
+        rows, added = found[..., 0].astype(np.int64), found[..., 1].view(np.float32)
+        dtype = as_dtype(x.dtype)
+        total = np.array(numeric.widen(x, dtype), order="C").reshape(-1)
+        if self.zeros:
+            total = np.zeros(self.outer * self.rows, np.float32)
+        first = np.arange(self.outer).reshape(-1, 1) * self.rows
+        np.add.at(total, (rows + first).reshape(-1), added.reshape(-1))
+        return numeric.narrow(total, dtype)
+
+
 _PIECES = 16
 
 
@@ -265,7 +309,8 @@ def stable_order(keys: Array, descending: bool) -> Array:
 
 
 _EVERY: tuple[type[WholeOp], ...] = (
-    *(Scatter, Gathered, Collected, Running, Totals, Continued, Order, Digits, Moved, Starts),
+    *(Scatter, Gathered, Collected, Binned, Running, Totals, Continued, Order),
+    *(Digits, UpperDigits, Moved, UpdatesMoved, Starts),
     *(GroupedRows, GroupTiles, GroupedTiles, OuterRows, GroupSpans, OuterTiles),
 )
 _KINDS = {kind.name: kind for kind in _EVERY}

@@ -5,6 +5,8 @@
     product of groups        -->  which rows each tile has, then the tiles
     scatter of many          -->  passes over the digits of the places, where each place begins,
                                   then all updates of a place, or many of them by a team
+    sums of many elements    -->  passes over the upper digits of the places, then a block for all
+                                  updates whose places have these in common
 
 Updates of several scatters that are alike are sorted by the same kernels (`sorted_together`).
 What comes out is the same at every run: sorting is stable, and updates are combined in an order
@@ -20,9 +22,10 @@ from typing import Final
 
 from weft.foundation.dtypes import F32, SI32, UI32, DType
 from weft.foundation.grouped_rows import GroupedRows, OuterRows
-from weft.foundation.radix_sort import Digits, Moved, Starts
+from weft.foundation.radix_sort import Digits, Moved, Starts, UpdatesMoved, UpperDigits
 from weft.foundation.records import dataclass, replace
 from weft.foundation.whole_ops import (
+    Binned,
     Collected,
     Continued,
     Gathered,
@@ -59,6 +62,23 @@ _MANY_UPDATES: Final = 1024
 """Updates from which on sorting them is worth while."""
 _MANY_INDICES: Final = 2048
 """Columns with indices of their own up to which it is."""
+_MANY_ROWS: Final = 1024
+"""Single elements that are places of updates from which on bins are worth while: fewer have long
+runs, which are taken by teams."""
+_MOST_KEPT: Final = 1 << 25
+"""Sums that blocks may have to keep of pieces: there is memory for them whether they do or not."""
+_LEAST_KEPT: Final = 1024
+"""Of one piece."""
+_BIN_BITS: Final = 12
+"""Lower bits of places that bins leave out, at most: a block has a sum for each."""
+_LEAST_BIN_BITS: Final = 2
+_BINS: Final = 1 << _DIGIT
+_MANY_IN_BIN: Final = 2048
+"""Updates."""
+_LARGEST_PIECE: Final = 4608
+"""Updates of a bin that a block takes at once: 4096, and what chance adds to them."""
+_CHANCE: Final = 8
+"""Standard deviations by which a bin may have more updates than others, and still be one piece."""
 _SMALL_FLOAT: Final = 16
 """Bits of floats that lose digits where they are added up in their own dtype."""
 _LONG_COLUMN: Final = 1 << 14
@@ -93,8 +113,10 @@ def whole_in_parts(
         case Running() if _goes_in_parts(call.op):
             return _split_running(kernel, call, call.op, tensors[call.inputs[0]].dtype)
         case Scatter() if is_worth_sorting(call.op, tensors[call.inputs[0]]):
-            here = (kernel,) if together is None else together
-            return _scatter(kernel, call, call.op, here, is_onto_zeros=call.inputs[0] in zeros)
+            here = (kernel,) if together is None else tuple(together)
+            dtype = tensors[call.inputs[0]].dtype
+            zero = call.inputs[0] in zeros
+            return _scatter(kernel, call, call.op, dtype, here, is_onto_zeros=zero)
     return (kernel,), ()
 
 
@@ -136,6 +158,10 @@ class _Sort:
     count: int = 0
     columns: int = 1
     """Columns of a place, where each has an index of its own."""
+    low: int = 0
+    """Lower bits that are left as they are."""
+    updates: str = ""
+    """What pairs take along, in the place of positions."""
 
     @property
     def tile(self) -> int:
@@ -145,9 +171,10 @@ class _Sort:
 
     def passes(self) -> list[tuple[int, int]]:
         """The digits, from the lowest up: the bit where each begins, and how many bits it has."""
-        count = -(-self.key_bits // _DIGIT)
-        bits = -(-self.key_bits // count)
-        return [(low, min(bits, self.key_bits - low)) for low in range(0, self.key_bits, bits)]
+        count = -(-(self.key_bits - self.low) // _DIGIT)
+        bits = -(-(self.key_bits - self.low) // count)
+        starts = range(self.low, self.key_bits, bits)
+        return [(low, min(bits, self.key_bits - low)) for low in starts]
 
 
 def _split_order(kernel: Kernel, call: OpaqueCall, op: Order, dtype: DType) -> Parts:
@@ -166,7 +193,9 @@ def _by_digits(name: str, sort: _Sort, x: tuple[str, ...], results: tuple[Output
     passes = sort.passes()
     for number, (low, bits) in enumerate(passes):
         is_last = number == len(passes) - 1
-        counted = Digits(
+        takes_updates = number == 0 and bool(sort.updates)
+        counting, move = (UpperDigits, UpdatesMoved) if takes_updates else (Digits, Moved)
+        counted = counting(
             sort.outer, sort.length, sort.tile, sort.key_bits, low, bits, sort.descending,
             sort.columns, len(x) > 1,
         )  # fmt: skip
@@ -179,7 +208,8 @@ def _by_digits(name: str, sort: _Sort, x: tuple[str, ...], results: tuple[Output
             between.append(sums)
             adding = Running("sum", sort.outer * counted.digits, counted.tiles, 1)
             made.append(_carry_op(f"{name}_add{number}", adding, (counts.name,), _into(sums)))
-        moving = Moved(**vars(counted), count=sort.count if is_last else 0)
+        moving = move(**vars(counted), count=sort.count if is_last else 0)
+        elements = (*elements, sort.updates) if takes_updates else elements
         pairs = Tensor(f"{name}_pairs{number}", UI32, (sort.outer, sort.length, 2))
         between += [] if is_last else [pairs]
         moved = _carry_op(
@@ -195,6 +225,7 @@ def _scatter(
     kernel: Kernel,
     call: OpaqueCall,
     op: Scatter,
+    dtype: DType,
     together: Sequence[Kernel],
     *,
     is_onto_zeros: bool,
@@ -204,6 +235,9 @@ def _scatter(
     if op.each and op.width > 1:
         columns = op.width
         op = replace(op, rows=op.rows * columns, width=1, count=op.count * columns)
+    binned = _in_bins(op, dtype, onto_zeros=is_onto_zeros)
+    if together == (kernel,) and binned is not None:
+        return _sum_in_bins(kernel, call, binned, columns)
     sorting, between = _sort_places(kernel.name, op, columns, together)
     kind = Collected if is_onto_zeros else Gathered
     gathered = kind(op.fn, op.outer, op.rows, op.width, op.count, _long_run(op.width))
@@ -212,6 +246,40 @@ def _scatter(
     (output,) = kernel.outputs
     based = replace(output, base=None if is_onto_zeros else x)
     return (*sorting, replace(kernel, opaque=whole, outputs=(based,))), between
+
+
+def _in_bins(op: Scatter, dtype: DType, *, onto_zeros: bool) -> Binned | None:
+    """The bins of updates that are sums of single elements; None where bins are not worth while."""
+    wide = F32 if _is_narrow(dtype) else dtype
+    if op.fn != "add" or op.width > 1 or wide is not F32:
+        return None
+    if op.count < _MANY_UPDATES or op.rows < _MANY_ROWS:
+        return None
+    # As many bins as keep all units at work, and more where they would have too many updates: by
+    # one pass, if a block has room for the rows.
+    key_bits = (op.rows - 1).bit_length()
+    wanted = max(_BINS // op.outer, op.count // _MANY_IN_BIN)
+    upper = min(_DIGIT, max(1, (wanted - 1).bit_length()))
+    low = min(_BIN_BITS, max(key_bits - upper, _LEAST_BIN_BITS))
+    mean = op.count * (1 << low) / op.rows
+    # Pieces of few updates would keep more sums than they have updates.
+    likely = max(mean + _CHANCE * math.sqrt(mean), (1 << low) / 4)
+    tile = min(_LARGEST_PIECE, math.ceil(likely / _TILE_STEP) * _TILE_STEP)
+    made = Binned(op.outer, op.rows, op.count, low, tile, onto_zeros)
+    kept = 2 * op.outer * made.stretches * max(1 << low, _LEAST_KEPT)
+    return made if kept <= _MOST_KEPT else None
+
+
+def _sum_in_bins(kernel: Kernel, call: OpaqueCall, op: Binned, columns: int) -> Parts:
+    x, index, update = call.inputs
+    pairs = Tensor(f"{kernel.name}_sorted", UI32, (op.outer, op.count, 2))
+    key_bits = (op.rows - 1).bit_length()
+    sort = _Sort(op.outer, op.count, key_bits, columns=columns, low=op.low, updates=update)
+    sorting, between = _by_digits(f"{kernel.name}_sort", sort, (index,), (_into(pairs),))
+    whole = replace(call, op=op, inputs=(update if op.zeros else x, pairs.name))
+    (output,) = kernel.outputs
+    summed = replace(kernel, opaque=whole, outputs=(replace(output, base=None),))
+    return (*sorting, summed), (*between, pairs)
 
 
 def _sort_places(name: str, op: Scatter, columns: int, scatters: Sequence[Kernel]) -> Parts:

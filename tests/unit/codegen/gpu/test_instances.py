@@ -118,7 +118,7 @@ def test_the_list_is_long_enough() -> None:
 def test_every_template_is_in_the_list() -> None:
     common = {"map", "transposed", "row", "several", "columns", "fma", "groups", "codes"}
     common |= {"attention"}
-    common |= {"Scatter", "Collected", "Running", "Continued", "Order"}
+    common |= {"Scatter", "Collected", "Binned", "Running", "Continued", "Order"}
     found = {name: {one.template for one in made.values()} for name, made in PROGRAMS.items()}
     assert found["sm80"] == common | {"sm80"}
     assert found["sm90"] == common | {

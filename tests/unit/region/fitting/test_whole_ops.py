@@ -11,14 +11,16 @@ from numpy.typing import NDArray
 from tests.support.draws import generator
 from tests.support.grouped_steps import in_steps
 from weft.driver.stages.opaque import run_opaque
-from weft.foundation.dtypes import BF16, F32, I1, SI4, SI32, SI64, UI8, DType
-from weft.foundation.radix_sort import Digits, Moved, Starts
+from weft.foundation.dtypes import BF16, F32, F64, I1, SI4, SI32, SI64, UI8, DType
+from weft.foundation.radix_sort import Digits, Moved, Starts, UpdatesMoved, UpperDigits
 from weft.foundation.whole_ops import (
+    Binned,
     Gathered,
     Order,
     Running,
     Scatter,
 )
+from weft.region.fitting import whole_ops
 from weft.region.fitting.whole_ops import whole_in_parts
 from weft.region.interp import run_kernel
 from weft.region.ir import Kernel, OpaqueCall, Output, Pattern, Tensor
@@ -79,6 +81,64 @@ def test_updates_are_sorted_by_the_bits_that_places_have(
     want = np.zeros(rows, np.int32)
     want[index.reshape(-1)] = np.arange(2000)
     assert (got.reshape(-1) == want).all()
+
+
+BINS = {
+    "a million of a million": ((1 << 20, 1 << 20), [(12, 8)], 12, 4608),
+    "few segments": ((4096, 1 << 20), [(4, 8)], 4, 4608),
+    "an odd number of rows": ((50257, 20_000), [(8, 8)], 8, 256),
+    "more rows than bins of one pass have": ((1 << 22, 5000), [(12, 5), (17, 5)], 12, 1024),
+}
+
+
+@pytest.mark.parametrize("name", BINS)
+def test_sums_of_single_elements_are_sorted_by_upper_bits(name: str) -> None:
+    (rows, count), passes, low, tile = BINS[name]
+    index = RNG.integers(0, rows, (1, count))
+    x, update = (RNG.integers(-9, 9, (1, n, 1)).astype(np.float32) for n in (rows, count))
+    ops, got = in_steps(Scatter("add", 1, rows, 1, count), [x, index, update], F32)
+    assert [(op.low, op.bits) for op in ops if isinstance(op, Moved)] == passes
+    assert [type(op) for op in ops[:3]] == [UpperDigits, Running, UpdatesMoved]
+    assert ops[-1] == Binned(1, rows, count, low, tile)
+    want = x.reshape(-1).copy()
+    np.add.at(want, index.reshape(-1), update.reshape(-1))
+    assert (got.reshape(-1) == want).all()
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [
+        (Scatter("add", 1, 5000, 1, 1000), F32),
+        (Scatter("add", 1, 1000, 1, 5000), F32),
+        (Scatter("add", 1, 5000, 2, 5000), F32),
+        (Scatter("max", 1, 5000, 1, 5000), F32),
+        (Scatter("add", 1, 5000, 1, 5000), F64),
+    ],
+)
+def test_other_scatters_have_no_bins(op: Scatter, dtype: DType) -> None:
+    index = np.zeros((1, op.count), np.int32)
+    x, update = (np.zeros((1, n, op.width), dtype.numpy) for n in (op.rows, op.count))
+    ops, _ = in_steps(op, [x, index, update], dtype)
+    assert not any(isinstance(step, Binned) for step in ops)
+
+
+@pytest.mark.parametrize(("outer", "low"), [(1, 3), (2, 4), (40, 8), (300, 10)])
+def test_many_rows_of_bins_have_few_each(outer: int, low: int) -> None:
+    index = np.zeros((outer, 1100), np.int32)
+    x = np.zeros((outer, 2000, 1), np.float32)
+    ops, _ = in_steps(Scatter("add", outer, 2000, 1, 1100), [x, index, index.astype("f4")], F32)
+    assert isinstance(ops[-1], Binned)
+    assert ops[-1].low == low
+
+
+def test_what_pieces_might_keep_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    op = Scatter("add", 1, 5000, 1, 5000)
+    index = np.zeros((1, 5000), np.int32)
+    x, update = (np.zeros((1, 5000, 1), np.float32) for _ in range(2))
+    assert isinstance(in_steps(op, [x, index, update], F32)[0][-1], Binned)
+    # A piece of each of 20 stretches of 256 updates, and the first piece of as many bins.
+    monkeypatch.setattr(whole_ops, "_MOST_KEPT", 2 * 20 * 1024 - 1)
+    assert isinstance(in_steps(op, [x, index, update], F32)[0][-1], Gathered)
 
 
 @pytest.mark.parametrize(("outer", "tile"), [(1, 1024), (2, 2048)])

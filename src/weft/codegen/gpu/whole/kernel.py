@@ -42,11 +42,16 @@ class WholeKernel:
         self.numbers = {name: number for number, name in enumerate(self.names)}
         self.dtype = tensors[self.inputs[0]].dtype
         self.tiles: list[ir.SharedTile] = []
+        self.workspace: ir.Workspace | None = None
+        self.resident = 1
 
     def kernel_called(self, name: str, work: Work) -> ir.Kernel:
         grid, threads, code = work
         tiles = tuple(self.tiles)
-        return ir.Kernel(name, grid, threads, self.names, (), tiles, (), (), tuple(code.body))
+        return ir.Kernel(
+            name, grid, threads, self.names, (), tiles, (), (), tuple(code.body),
+            resident=self.resident, workspace=self.workspace,
+        )  # fmt: skip
 
     def points(self, count: int) -> tuple[Code, Code, Scalar, Scalar]:
         """The statements of a thread, those for its point, which one that is, and whether it is

@@ -43,9 +43,10 @@ from weft.codegen.gpu.ir.scalar import (
 )
 from weft.codegen.gpu.whole.kernel import THREADS, WholeKernel, Work, blocks_of
 from weft.codegen.gpu.whole.running_reductions import warp_prefix
-from weft.foundation.dtypes import SI32, UI32, UI64, DType
-from weft.foundation.radix_sort import CARRIED, Digits, Moved, Pass, Starts
+from weft.foundation.dtypes import F32, SI32, UI32, UI64, DType
+from weft.foundation.radix_sort import CARRIED, Digits, Moved, Pass, Starts, UpdatesMoved
 from weft.foundation.records import dataclass
+from weft.foundation.whole_ops import Binned
 
 _WARPS: Final = THREADS // LANES
 _FEW_KEYS: Final = 1 << 15
@@ -89,10 +90,10 @@ class DigitKernel(WholeKernel):
         first = code.let("first", tile * op.tile)
         loaded = self._elements(op, code, row, first)
         self._counters(op, code, 1)
-        code.body += [ir.CountShared(_counter(op, 0, digit)) for *_, digit in loaded]
+        code.body += [ir.CountShared(counter(op, 0, digit)) for *_, digit in loaded]
         code.body.append(ir.SyncThreads())
         inside = code.inside()
-        total = self._number(inside, _counter(op, 0, THREAD), op.tile)
+        total = self._number(inside, counter(op, 0, THREAD), op.tile)
         # Lanes behind the end of the row were counted as the highest digit.
         # Taken away where they were counted, by the one thread that stores the highest digit's
         # count.
@@ -146,8 +147,7 @@ class DigitKernel(WholeKernel):
         """One of a thread's elements, which may be known."""
         n, there = self._place(op, code, first, number)
         if op.is_first:
-            position = code.fresh()
-            code.body.append(values.IndexValue(position, UI32, n))
+            position = self._first_position(op, code, row, n, there)
             key = (
                 self._first_key(op, code, row, n, there) if x is None else self._key_of(op, code, x)
             )
@@ -167,6 +167,18 @@ class DigitKernel(WholeKernel):
             last = code.compute(UI32, "const", value=op.digits - 1)
             digit = code.choose(UI32, there, digit, last)
         return held, position, code.place(digit, op.digits)
+
+    def _first_position(self, op: Pass, code: Code, row: Scalar, n: Scalar, there: Scalar) -> str:
+        """What goes with an element: its position, or its update."""
+        if isinstance(op, UpdatesMoved):
+            update = self.inputs[1]
+            number, dtype = self.numbers[update], self.tensors[update].dtype
+            return code.widened(
+                dtype, code.load(number, dtype, row * op.length + n, there, 0, True)
+            )
+        position = code.fresh()
+        code.body.append(values.IndexValue(position, UI32, n))
+        return position
 
     def _first_key(self, op: Pass, code: Code, row: Scalar, n: Scalar, there: Scalar) -> str:
         offset = row * op.length + n
@@ -243,13 +255,13 @@ class DigitKernel(WholeKernel):
     def _rank(self, op: Pass, code: Code, digit: Scalar) -> Scalar:
         before, count = code.fresh("before"), code.fresh("alike")
         code.body.append(values.Alike((before, count), digit, op.bits))
-        counter = _counter(op, WARP, digit)
+        own = counter(op, WARP, digit)
         # All lanes read the counter before the first of each digit adds to it, and meet before the
         # next 32 elements do: only this warp has this counter.
-        earlier = self._number(code, counter, op.tile)
+        earlier = self._number(code, own, op.tile)
         code.body.append(ir.SyncWarp())
         counting = code.inside()
-        self._put_number(counting, counter, earlier + Name(count))
+        self._put_number(counting, own, earlier + Name(count))
         code.branch(Name(before).equals(0), counting)
         code.body.append(ir.SyncWarp())
         return code.let("rank", earlier + Name(before))
@@ -267,12 +279,14 @@ class DigitKernel(WholeKernel):
         after = -(-(after + op.digits * _WORD) // _PAIR) * _PAIR
         self.tiles.append(ir.SharedTile("totals", after, 2 * _WARPS * _WORD))
         self.tiles.append(ir.SharedTile("staged", after + 2 * _WARPS * _WORD, op.tile * _PAIR))
-        self._direct_digits(op, code, *sums)
+        self._direct_digits(op, code, sums)
         for element in elements:
-            start = self._number(code, _counter(op, WARP, element.digit), op.tile)
+            start = self._number(code, counter(op, WARP, element.digit), op.tile)
             at = code.let("at", (start + element.rank) * _PAIR)
             code.body.append(ir.StShared(ir.Address("staged", at), element.key, UI32))
-            code.body.append(ir.StShared(ir.Address("staged", at + _WORD), element.position, UI32))
+            second = UI32 if not isinstance(op, UpdatesMoved) else F32
+            place = ir.Address("staged", at + _WORD)
+            code.body.append(ir.StShared(place, element.position, second))
         code.body.append(ir.SyncThreads())
         turn = code.inside()
         self._handed_out(op, turn, row, first)
@@ -290,32 +304,35 @@ class DigitKernel(WholeKernel):
         earlier = code.load(number, SI32, offset + tile - (tile > 0), both(has, tile > 0), 0, True)
         return of_row, earlier
 
-    def _own_digit(self, op: Moved) -> Scalar:
+    def _own_digit(self, op: Pass) -> Scalar:
         return THREAD if _has_digit(op) == Lit(1) else least(THREAD, op.digits - 1)
 
-    def _direct_digits(self, op: Moved, code: Code, of_row: str, earlier: str) -> None:
+    def _direct_digits(self, op: Pass, code: Code, sums: tuple[str, str] | None) -> None:
         """A thread for each digit: where the elements of each warp begin in the tile, and how far
-        from there in the row."""
+        from there in the row. Without sums, where those of all warps begin in the tile."""
         has = _has_digit(op)
         digit = code.let("digit", self._own_digit(op))
         total, starts = code.variable("own", 0), []
         for warp in range(_WARPS):
             starts.append(code.let("start", total))
-            found = self._number(code, _counter(op, warp, digit), op.tile)
+            found = self._number(code, counter(op, warp, digit), op.tile)
             code.set(total, total + found)
         own = code.fresh()
         code.body.append(values.IndexValue(own, SI32, total * has))
         below = self._below(code, own, 0)
-        goal = code.compute(SI32, "add", self._below(code, of_row, 1), earlier)
+        goal = below
+        if sums is not None:
+            of_row, earlier = sums
+            goal = code.compute(SI32, "add", self._below(code, of_row, 1), earlier)
         putting = code.inside()
         start = putting.place(below, op.tile + 1)
         for warp, before in enumerate(starts):
             # The counter of a warp becomes the place in the tile where its elements with this digit
             # begin: digits below first, then the warps before.
-            self._put_number(putting, _counter(op, warp, digit), start + before)
+            self._put_number(putting, counter(op, warp, digit), start + before)
         # An element at place j of the tile goes to j + distance: its digit's first place in the
         # row, less its first place in the tile, is the same for all with that digit.
-        distance = putting.compute(SI32, "sub", goal, below)
+        distance = below if sums is None else putting.compute(SI32, "sub", goal, below)
         putting.body.append(ir.StShared(ir.Address("goals", digit * _WORD), distance, SI32))
         code.branch(has, putting)
         code.body.append(ir.SyncThreads())
@@ -383,29 +400,36 @@ class DigitKernel(WholeKernel):
         point = outside.let("point", BLOCK * _WARPS + WARP)
         code = outside.inside()
         key, outer = split_number(code, point, op.rows + 1, count)
-        low, left = code.variable("low", 0), op.count
+        low = self._count_by_warp(op, code, self.inputs[0], outer, key)
+        start = code.fresh()
+        code.body.append(values.IndexValue(start, SI32, low))
+        code.body.append(self._store(SI32, wide(point), LANE.equals(0), start))
+        outside.branch(Lit(1) if count % _WARPS == 0 else point < count, code)
+        return -(-count // _WARPS), THREADS, outside
+
+    def _count_by_warp(
+        self, op: Starts | Binned, code: Code, pairs: str, outer: Scalar, key: Scalar, low: int = 0
+    ) -> Scalar:
+        """How many pairs of a row have keys, less their lowest bits, that are less than one."""
+        found_low, left = code.variable("low", 0), op.count
         # Of 32 places a step apart those before the key are the first ones: the key begins behind
         # the last of them, in a stretch of a 32nd.
         while left:
             step = -(-left // LANES)
-            at = code.let("at", low + (LANE + 1) * step - 1)
+            at = code.let("at", found_low + (LANE + 1) * step - 1)
             there = at < op.count
             offset = (outer * op.count + at) * 2
-            found = code.load(self.numbers[self.inputs[0]], UI32, offset, there, 0, True)
-            before = code.let("before", both(there, code.place(found, op.rows) < key))
+            found = code.load(self.numbers[pairs], UI32, offset, there, 0, True)
+            before = code.let("before", both(there, (code.place(found, op.rows) >> low) < key))
             names = code.fresh("earlier"), code.fresh("alike")
             code.body.append(values.Alike(names, before, 1))
             alike = Name(names[1])
             # How many lanes have `before` 1: `alike` of them where this lane has it, and 32 less
             # `alike` where it has not.
             lanes = code.let("lanes", before * (alike * 2 - LANES) + LANES - alike)
-            code.set(low, low + lanes * step)
+            code.set(found_low, found_low + lanes * step)
             left = step - 1
-        start = code.fresh()
-        code.body.append(values.IndexValue(start, SI32, low))
-        code.body.append(self._store(SI32, wide(point), LANE.equals(0), start))
-        outside.branch(Lit(1) if count % _WARPS == 0 else point < count, code)
-        return -(-count // _WARPS), THREADS, outside
+        return found_low
 
     def _starts_apart(self, op: Starts) -> Work:
         """The same by threads for rows that lie apart, of which a block has one."""
@@ -471,7 +495,7 @@ def _for_row(
     code.body.append(ir.If(row < middle, tuple(lower.body), tuple(upper.body)))
 
 
-def _counter(op: Pass, warp: Scalar | int, digit: Scalar) -> ir.Address:
+def counter(op: Pass, warp: Scalar | int, digit: Scalar) -> ir.Address:
     """A warp's counter of a digit."""
     return ir.Address("counts", (digit + warp * op.digits) * _WORD)
 

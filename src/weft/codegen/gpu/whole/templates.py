@@ -4,6 +4,7 @@
 |---|---|
 | scatter, as updates come | `scattering.py` |
 | scatter of sorted updates | `gathering.py` |
+| sums of updates that are sorted by upper bits | `binning.py` |
 | running reductions, in parts too | `running_reductions.py` |
 | sorting of rows that a block holds | `sorting.py` |
 | the steps of sorting by digits | `radix_sort.py` |
@@ -21,6 +22,7 @@ from weft.codegen.gpu.body.reductions import FUNCTIONS
 from weft.codegen.gpu.ir.element_ops import supports
 from weft.codegen.gpu.ir.formats import HELD, NARROW
 from weft.codegen.gpu.whole import radix_sort, sorting
+from weft.codegen.gpu.whole.binning import BinKernel, accepts_bins
 from weft.codegen.gpu.whole.gathering import GatherKernel
 from weft.codegen.gpu.whole.grouping import GroupingKernel
 from weft.codegen.gpu.whole.kernel import THREADS, combined
@@ -30,6 +32,7 @@ from weft.foundation.errors import Finding, InternalError
 from weft.foundation.grouped_rows import GroupSpans, GroupTiles
 from weft.foundation.radix_sort import CARRIED, Digits, Moved, Pass, Starts
 from weft.foundation.whole_ops import (
+    Binned,
     Columns,
     Gathered,
     Order,
@@ -61,6 +64,8 @@ def accepts(op: WholeOp, kernel: Kernel, tensors: Mapping[str, Tensor]) -> list[
             return [refuse("FunctionNotSupported", f"there is no GPU code for {fn} of {dtypes[0]}")]
         case Gathered(fn=fn) if fn != "replace" and not supports(fn, combined(dtypes[0])):
             return [refuse("FunctionNotSupported", f"there is no GPU code for {fn} of {dtypes[0]}")]
+        case Binned() if why := accepts_bins(op, dtypes[0]):
+            return [refuse("Points", why)]
         case Order(length=longest) if longest > sorting.LONGEST:
             return [refuse("Points", f"{longest} elements are too many for one block to sort")]
         case Digits() | Moved():
@@ -90,6 +95,9 @@ def build(
         case Gathered():
             gather = GatherKernel(kernel, tensors, target)
             return gather.kernel_called(name, gather.gathered(op))
+        case Binned():
+            bins = BinKernel(kernel, tensors, target)
+            return bins.kernel_called(name, bins.binned(op))
         case Columns():
             running = RunningKernel(kernel, tensors, target)
             return running.kernel_called(name, running.work(op))

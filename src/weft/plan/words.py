@@ -91,7 +91,7 @@ class _Edit(Words):
         elif word in self.refused:
             self.fail(*self.refused[word])
         elif word in STATEMENTS:
-            self.fail(f"{word} is for products; {self.kind} has {', '.join(sorted(names))}")
+            self.fail(f"{self.kind} has no {word}; it has {', '.join(sorted(names))}")
         else:
             self.fail(f"{word!r} is not a statement")
 

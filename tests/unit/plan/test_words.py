@@ -260,7 +260,7 @@ MISTAKES = {
     "map vectorize i0 4": r"vectors run along i1, .* not along i0 \(write i1\)",
     "map vectorize i1 4; vector 8": "vector is given twice",
     "map turn left": "'turn' is not a statement",
-    "map warp_tile 8x8": "warp_tile is for products; an elementwise kernel has block, grain",
+    "map warp_tile 8x8": "an elementwise kernel has no warp_tile; it has block, grain",
     "map threads 64": "threads=64 has no effect on the CPU",
     "row reorder i0": r"i0 is no order of these loops \(reorder i0 r0 or r0 i0\)",
     "row keep_row maybe": "'maybe' is neither true nor false",

@@ -83,7 +83,7 @@ def test_a_refused_plan_is_told_with_all_reasons() -> None:
         ("PlanRefused", "a vector of 4 does not divide an axis of 63"),
         (
             "PlanRefused",
-            "a grain of 256 points is not made of 128 threads with vectors of 4, 1 at a time",
+            "a grain of 256 is no multiple of 512: 128 threads, 1 x 4 points each at a time",
         ),
     ]
 

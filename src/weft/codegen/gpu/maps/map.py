@@ -56,11 +56,13 @@ def _map_refusals(
     roomy = length_with_room(kernel, tensors, axis.name if axis else None)
     if size % plan.vector and roomy % plan.vector:
         yield refuse("Vector", f"a vector of {plan.vector} does not divide an axis of {size}")
-    if plan.grain % (plan.threads * plan.vector * plan.unroll):
+    turn = plan.threads * plan.vector * plan.unroll
+    if plan.grain % turn:
         yield refuse(
             "Grain",
-            f"a grain of {plan.grain} points is not made of {plan.threads} threads with vectors of "
-            f"{plan.vector}, {plan.unroll} at a time",
+            f"a grain of {plan.grain} is no multiple of {turn}: {plan.threads} threads, "
+            f"{plan.unroll} x {plan.vector} points each at a time",
+            f"give a multiple of {turn}, or fewer threads",
         )
     extent = _Extent(kernel, plan)
     yield from too_many(extent.vectors, blocks=extent.grid)

@@ -47,6 +47,9 @@ class Line:
     shapes: tuple[tuple[int, ...], ...]
     weft: Callable[..., Any]
     jax: Callable[..., Any]
+    dtype: str = "float32"
+    compiled: bool = True
+    """Whether the functions are compiled as a whole; others do what they do by themselves."""
 
 
 def _jax_conv(x: Any, w: Any, stride: int, pad: int, groups: int = 1) -> Any:
@@ -89,6 +92,28 @@ def _jax_small(*arrays: Any) -> Any:
     return [jax.jit(getattr(jnp, name))(x) for name in SMALL for x in arrays]
 
 
+STEPS, SIDE = 300, 16
+
+
+def _steps(x: Any) -> Any:
+    """As long a program as a person writes by hand, on one number."""
+    for n in range(STEPS):
+        x = x * 1.01 + 0.5 if n % 2 else x - n
+    return x
+
+
+def _weft_table(x: Any) -> Any:
+    return weft.asarray([[x[i] * j for j in range(SIDE)] for i in range(SIDE)])
+
+
+def _jax_table(x: Any) -> Any:
+    return jnp.asarray([[x[i] * j for j in range(SIDE)] for i in range(SIDE)])
+
+
+def _fft(length: int) -> Line:
+    return Line(f"fft of {length}", ((length,),), weft.fft.fft, jnp.fft.fft, "complex64")
+
+
 LINES = (
     _conv("7x7 stride 2, 3 channels", (1, 3, 224, 224), (64, 3, 7, 7), 2),
     _conv("3x3, 64 to 128 at 28x28", (1, 64, 28, 28), (128, 64, 3, 3), 1),
@@ -100,8 +125,14 @@ LINES = (
         weft.grad(_weft_net, argnums=(1, 2, 3, 4)),
         jax.grad(_jax_net, argnums=(1, 2, 3, 4)),
     ),
-    Line("50 small ops", tuple((8 * n,) for n in range(1, 6)), _weft_small, _jax_small),
-)
+    Line(
+        "50 small ops", tuple((8 * n,) for n in range(1, 6)), _weft_small, _jax_small,
+        compiled=False,
+    ),
+    *map(_fft, (64, 256, 1024)),
+    Line("300 steps on a number", ((),), _steps, _steps),
+    Line("16x16 computed numbers", ((SIDE,),), _weft_table, _jax_table, compiled=False),
+)  # fmt: skip
 
 
 @dataclass
@@ -129,11 +160,11 @@ def taken(call: Callable[[], Any]) -> float:
 def measure(line: Line) -> tuple[float, float, Longest]:
     """Seconds of Weft and of jax, and Weft's longest kernel."""
     rng = np.random.default_rng(0)
-    arrays = [np.abs(rng.standard_normal(shape)).astype(np.float32) for shape in line.shapes]
+    arrays = [np.abs(rng.standard_normal(shape)).astype(line.dtype) for shape in line.shapes]
     ours = [weft.asarray(array).to("cpu") for array in arrays]
     theirs = [jnp.asarray(array) for array in arrays]
-    function = line.weft if line.name.startswith("50") else weft.jit(line.weft)
-    other = line.jax if line.name.startswith("50") else jax.jit(line.jax)
+    function = weft.jit(line.weft) if line.compiled else line.weft
+    other = jax.jit(line.jax) if line.compiled else line.jax
     longest = Longest()
     with patch.object(compilers, "compile_object", longest.compile_object):
         mine = taken(lambda: jax.tree.map(np.asarray, function(*ours)))

@@ -31,9 +31,11 @@ _NATIVE: Final[dict[str, Callable[..., Val]]] = {
     "exp_floored": exponential.exp_floored,
     "lowered": exponential.lowered,
     "exp2": exponential.exp2,
+    "expm1": exponential.expm1,
     "tanh": exponential.tanh,
     "log": logarithm.log,
     "log2": logarithm.log2,
+    "log1p": logarithm.log1p,
     "erf": error_function.erf,
     "trunc": rounding.trunc,
     "floor": rounding.floor,
@@ -41,11 +43,9 @@ _NATIVE: Final[dict[str, Callable[..., Val]]] = {
     "round": rounding.round_to_even,
 }
 _WIDE: Final[dict[str, Callable[..., Val]]] = {
-    "expm1": exponential.expm1,
     "sinh": exponential.sinh,
     "cosh": exponential.cosh,
     "log10": logarithm.log10,
-    "log1p": logarithm.log1p,
     "asinh": logarithm.asinh,
     "acosh": logarithm.acosh,
     "atanh": logarithm.atanh,

@@ -61,6 +61,8 @@ _TANH: Final = {
                -0.0014471783415732035, 0.0005203803449704573),
 }  # fmt: skip
 """(tanh x - x) / x^3 in x^2, for |x| up to `_TANH_NEAR`."""
+_INFINITE: Final = {"float": 88.73, "double": 709.79}
+"""A number whose e^x is more than any finite one."""
 _TANH_NEAR: Final = 0.28
 _TANH_ONE: Final = {"float": 9.1, "double": 20.0}
 """From here on tanh is 1."""
@@ -208,17 +210,16 @@ def half_exp(w: Writer, x: Val) -> Val:
 
 
 def expm1(w: Writer, x: Val) -> Val:
-    """2^n (e^r - 1) + (2^n - 1) of a double, computed with half of everything so that 2^1024 is not
-    needed. Below -40 the result is -1, above 710 it is infinite."""
+    """2^n (e^r - 1) + (2^n - 1), computed with half of everything so that a power of 2 beyond the
+    format is not needed. Below -40 the result is -1; the upper bound's is infinite."""
     held = w.code.intrinsic("llvm.maxnum", x, w.like(-40.0, x))
-    held = w.code.intrinsic("llvm.minnum", held, w.like(709.79, x))
+    held = w.code.intrinsic("llvm.minnum", held, w.like(_INFINITE[x.scalar], x))
     n = w.nearest(w.mul(held, math.log2(math.e)))
     r, lost = _reduced_pair(w, held, n)
     small = w.add(r, w.fma(w.mul(r, r), w.poly(_EXPM1[x.scalar], r), lost))
     half = w.power_of_two(w.whole(w.sub(n, 1.0)), x.scalar)
     large = w.fma(half, small, w.sub(half, 0.5))
     result = w.choose(w.test("oeq", n, 0.0), small, w.add(large, large))
-    result = w.choose(w.test("ogt", x, 710.0), math.inf, result)
     return w.choose(w.is_nan(x), x, w.copysign(result, x))
 
 

@@ -46,22 +46,20 @@ def log10(w: Writer, x: Val) -> Val:
 
 
 def log1p(w: Writer, x: Val) -> Val:
-    """The logarithm of u = 1 + x, rounded, plus what the rounding lost, over u."""
-    u = w.exact_add(x, 1.0)
-    n, f = exponent_and_rest(w, u)
-    # What the rounding of 1 + x has lost, exactly: the larger of the two is taken from the sum
-    # first. ln(1 + x) is ln u + ln(1 + lost / u), and lost / u is so small that its logarithm is
-    # itself.
-    lost = w.choose(
-        w.test("olt", w.abs(x), 1.0),
-        w.exact_sub(x, w.exact_sub(u, 1.0)),
-        w.exact_sub(1.0, w.exact_sub(u, x)),
-    )
-    near = w.test("oeq", n, 0.0)
-    correction = w.choose(near, 0.0, w.div(lost, u))
-    tail = w.fma(n, LN2_LOW[x.scalar], correction)
-    result = _combine_parts(w, n, w.choose(near, x, f), tail)
+    """The logarithm of 1 + x = 2^n (1 + f): n is that of the rounded sum, and f = x / 2^n +
+    (2^-n - 1), of which only the last sum rounds."""
+    u = w.add(x, 1.0)
+    exponent = _exponent(w, u, w.bits(u))
+    power = w.integer("shl", exponent, w.form(x).mantissa)
+    n = w.as_float(exponent)
+    part = w.from_bits(w.integer("sub", w.bits(x), power))
+    # Four times as much, as 2^-n has no normal number where x is largest.
+    scale = w.from_bits(w.integer("sub", w.bits(w.like(4.0, x)), power))
+    f = w.add(part, w.fma(scale, 0.25, -1.0))
+    # Of what is tiny the square, which is computed in vain, would underflow: 150 cycles on x86-64.
     tiny = w.test("olt", w.abs(x), 2.0 ** (-w.form(x).mantissa - 2))
+    f = w.choose(tiny, 0.25, f)
+    result = _combine_parts(w, n, f, w.mul(n, LN2_LOW[x.scalar]))
     return w.choose(tiny, x, _choose_edges(w, result, u))
 
 
@@ -111,15 +109,19 @@ def exponent_and_rest(w: Writer, x: Val) -> Pair:
     tiny = w.test("olt", x, 2.0 ** (2 - form.bias))
     lift = float(form.mantissa + 2)
     bits = w.bits(w.choose(tiny, w.mul(x, 2.0**lift), x))
-    # Bits of positive floats are in the order of the numbers: less those of sqrt(1/2), the exponent
-    # field is n, rounded so that what is left lies between sqrt(1/2) and sqrt(2).
-    root_half = w.bits(w.like(math.sqrt(0.5), x))
-    shifted = w.integer("sub", bits, root_half)
-    n = w.integer("ashr", shifted, form.mantissa)
+    n = _exponent(w, x, bits)
     power = w.integer("shl", n, form.mantissa)
     m = w.from_bits(w.integer("sub", bits, power))
     count = w.as_float(n)
     return w.choose(tiny, w.sub(count, lift), count), w.sub(m, 1.0)
+
+
+def _exponent(w: Writer, x: Val, bits: Val) -> Val:
+    """n of a normal positive x, as an integer. Bits of positive floats are in the order of the
+    numbers: less those of sqrt(1/2), the exponent field is n, rounded so that x / 2^n lies between
+    sqrt(1/2) and sqrt(2)."""
+    root_half = w.bits(w.like(math.sqrt(0.5), x))
+    return w.integer("ashr", w.integer("sub", bits, root_half), w.form(x).mantissa)
 
 
 def _combine_parts(w: Writer, n: Val, f: Val, tail: Val) -> Val:

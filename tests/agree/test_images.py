@@ -10,15 +10,22 @@ import pytest
 
 from tests.support.cases import one_in
 from tests.support.images import Conv, wide
+from weft.codegen.cpu.text import print_routine
 from weft.codegen.cpu.verify import verify
 from weft.driver.compile import Executable, compile_program
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import Compilation
 from weft.foundation.errors import SpecViolation
+from weft.foundation.records import replace
 from weft.ptir import Program
+from weft.target.target import Target
 
 ALONG_M = {"axis": "m.i.i", "width": 16}
+
+
+def stages(program: Program, target: Target | None = None) -> Compilation:
+    return run_pipeline(Compilation(program, target or wide(), make_signature(program)), "cpu")
 
 
 def compiled(program: Program, **changes: Any) -> Executable:
@@ -62,9 +69,7 @@ def test_results_are_those_of_the_definition(case: Conv) -> None:
 
 @pytest.mark.parametrize("case", CASES[:4], ids=str)
 def test_no_address_leaves_its_buffer(case: Conv) -> None:
-    program = case.program()
-    made = run_pipeline(Compilation(program, wide(), make_signature(program)), "cpu")
-    for routine in made["cpu"].routines.values():
+    for routine in stages(case.program())["cpu"].routines.values():
         verify(routine)
 
 
@@ -103,6 +108,22 @@ def test_blocks_of_any_size_give_the_same_numbers_but_for_rounding() -> None:
 def test_what_cannot_be_is_refused(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(SpecViolation, match=why):
         compiled(Conv().program(), **changes)
+
+
+@pytest.mark.parametrize("case", [Conv(channels=32, results=48), Conv(channels=20, results=22)])
+def test_weights_that_lie_as_they_are_summed_are_read_in_vectors(case: Conv) -> None:
+    routine = next(iter(stages(case.program())["cpu"].routines.values()))
+    packing = [line for line in print_routine(routine).splitlines() if " = b1[" in line]
+    assert packing[0].lstrip().startswith("run ")
+
+
+def test_many_threads_share_out_the_weights_and_not_the_image() -> None:
+    """Of 256 rows of 2304 weights every block reads its own; parts of 14x14 results would read them
+    again."""
+    case = Conv(channels=256, results=256, sizes=(14, 14))
+    many = replace(wide(), limits=replace(wide().limits, units=16))
+    (plan,) = stages(case.program(), many)["plan"].plans.values()
+    assert plan.tile[:2] == (16, 14 * 14)
 
 
 def test_a_window_of_many_taps_is_little_code() -> None:

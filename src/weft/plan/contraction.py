@@ -134,7 +134,7 @@ def _image_tiles(
     panels = panels_of(kernel, tensors)
     if image is None or (panels is not None and panels.side == image.side):
         return None
-    block = image_block(kernel, image, target, lanes, panels.width if panels else 0)
+    block = image_block(kernel, image, tensors, target, lanes, panels.width if panels else 0)
     if block is None:
         return None
     line = math.prod(kernel.sizes[window.place] for window in image.windows[1:])

@@ -12,7 +12,7 @@ of a line come out as well, and are not used.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import product
 from operator import itemgetter
@@ -47,9 +47,13 @@ NEAR_BYTES: Final = 640 << 10
 """What a block may take of a second cache."""
 _FAR: Final = 1.25
 """How much longer a block takes that does not stay there."""
-_PACK_WEIGHT, _PACK_PIXEL, _SUM = 4.0, 1.0, 0.25
-"""Multiply-adds of a vector that take as long as packing a weight, packing an element of the image,
-and keeping a sum."""
+_PACK_WEIGHT, _TURN_WEIGHT, _PACK_PIXEL, _SUM = 4.0, 1.0, 1.0, 0.25
+"""Multiply-adds of a vector that take as long as packing a weight one by one or in a turned tile of
+them, packing an element of the image, and keeping a sum."""
+_STRIDED: Final = 2.0
+"""How much longer packing an element takes where a stride leads to it."""
+_TURNED_ROWS: Final = 4
+"""Rows of weights of the smallest tiles that are turned."""
 _TILES: Final = {
     False: ((6, 2), (4, 3), (3, 4), (2, 4), (1, 4)),
     True: ((8, 3), (12, 2), (6, 4), (4, 4), (3, 4), (2, 4), (1, 4)),
@@ -61,6 +65,8 @@ _LOAD: Final = 0.25
 """Multiply-adds that take as long as a load: a tile of a x b vectors loads a + b for a * b."""
 _LEAST_SHARE: Final = 0.4
 """Of the results that are computed, those that are used, in a block that may be taken."""
+_ROWS: Final = (256, 128, 64, 32, 16)
+"""Rows of weights of blocks: few of them and all results read less than many and a few results."""
 _MOST_PHASES: Final = 16
 """Phases of an image: as many as strides of 4 along two axes make."""
 _MOST_DEPTH: Final = 640
@@ -263,6 +269,28 @@ def _other_reads(kernel: Kernel, image: str, axes: set[str]) -> bool:
     return bool(axes & set(kernel.let(other).axes) & {*kernel.roles.m, *kernel.roles.n})
 
 
+def steps_of(image: Image) -> tuple[str, ...]:
+    """The summed axes in the order in which a product goes through them."""
+    return *image.channels, *(window.tap for window in image.windows)
+
+
+def memory_follows_steps(
+    kernel: Kernel, image: Image, strides_of: Callable[[str], Sequence[int]]
+) -> bool:
+    """Whether weights lie in memory, in tensors of such strides, as a product goes through them:
+    then they are read in vectors, and turned. One by one, packing 64 rows of 2304 takes half as
+    long as their products with 56 results."""
+    assert kernel.roles is not None
+    names = steps_of(image)
+    wanted = list(row_major(tuple(kernel.sizes[name] for name in names)))
+    read = kernel.roles.rhs if image.side == "A" else kernel.roles.lhs
+    source = kernel.let(read).expr
+    if image.planes > 1 or not isinstance(source, Read):
+        return False
+    address = linear(source.index, strides_of(source.tensor))
+    return [coefficient(address, name) for name in names] == wanted
+
+
 # -- sizes ---------------------------------------------------------------------------------------
 
 
@@ -340,8 +368,9 @@ def results_of(kernel: Kernel, image: Image, block: ImageBlock) -> int:
 
 
 def image_block(
-    kernel: Kernel, image: Image, target: Target, lanes: int, width: int = 0
-) -> ImageBlock | None:
+    kernel: Kernel, image: Image, tensors: Mapping[str, Tensor], target: Target, lanes: int,
+    width: int = 0,
+) -> ImageBlock | None:  # fmt: skip
     """The block that takes the least time, as estimated; None where none fits a thread. Where the
     weights lie in panels of a width, nothing is packed."""
     shapes = _TILES[(target.limits.vector_registers or 16) >= 32]
@@ -355,11 +384,11 @@ def image_block(
     blocks = [
         ImageBlock(of_rows, of_lines, of_channels, shape[0], shape[1] * lanes)
         for shape in shapes
-        for of_rows in dict.fromkeys(even_blocks(rows, n, shape[0]) for n in (rows, 256, 128, 64))
+        for of_rows in dict.fromkeys(even_blocks(rows, n, shape[0]) for n in (rows, *_ROWS))
         for of_lines in _cuts(lines)
         for of_channels in deep
     ]
-    work = _Work.of(kernel, image, target, lanes, 0.0 if width else _PACK_WEIGHT)
+    work = _Work.of(kernel, image, tensors, target, lanes, lies=bool(width))
     planes = {of_lines: _plane(kernel, image, of_lines) for of_lines in _cuts(lines)}
     measured = ((block, _scratch(image, block, planes[block.lines])) for block in blocks)
     fitting = (
@@ -407,16 +436,27 @@ class _Work:
     """Bytes of a sum."""
     units: int
     lanes: int
-    packing: float
+    pixel: float
+    """What packing an element of the image takes."""
+    lies: bool
+    """Whether weights lie in panels."""
+    turns: bool
+    """Whether those that are packed can be turned."""
 
     @classmethod
-    def of(cls, kernel: Kernel, image: Image, target: Target, lanes: int, packing: float) -> _Work:
+    def of(
+        cls, kernel: Kernel, image: Image, tensors: Mapping[str, Tensor], target: Target,
+        lanes: int, *, lies: bool,
+    ) -> _Work:  # fmt: skip
         assert kernel.roles is not None
         channels = math.prod(kernel.sizes[name] for name in image.channels)
         batch = math.prod(kernel.sizes[name] for name in (*kernel.roles.batch, *image.others))
         lines = kernel.sizes[image.windows[0].place]
         rows, item = _image_rows(kernel, image), _sum_bytes(kernel)
-        return cls(rows, lines, channels, batch, item, target.limits.units, lanes, packing)
+        pixel = _PACK_PIXEL * (_STRIDED if image.planes > 1 else 1.0)
+        turns = memory_follows_steps(kernel, image, lambda name: row_major(tensors[name].shape))
+        units = target.limits.units
+        return cls(rows, lines, channels, batch, item, units, lanes, pixel, lies, turns)
 
     def time(self, block: ImageBlock, scratch: tuple[int, int, int]) -> float:
         """Multiply-adds of vectors that the blocks of the busiest unit take as long as."""
@@ -429,9 +469,16 @@ class _Work:
         # A tile with fewer sums than are on their way waits for its own. A step loads a number for
         # each row, and each of its vectors, for as many products as there are sums.
         products *= max(1.0, _BUSY / registers) * (1 + _LOAD * loads / registers)
-        once = products + weights * self.packing + pixels * _PACK_PIXEL + sums * _SUM
+        once = products + weights * self._weight(block) + pixels * self.pixel + sums * _SUM
         near = sum(scratch) * self.item <= NEAR_BYTES
         return waves(pieces, self.units) * steps * once * (1.0 if near else _FAR)
+
+    def _weight(self, block: ImageBlock) -> float:
+        """What packing a weight takes."""
+        if self.lies:
+            return 0.0
+        turns = self.turns and block.register_rows % _TURNED_ROWS == 0
+        return _TURN_WEIGHT if turns else _PACK_WEIGHT
 
 
 def image_refusal(kernel: Kernel, tensors: Mapping[str, Tensor], plan: MmaPlan) -> str | None:

@@ -4,7 +4,7 @@
     parallel piece:                 a block of rows of weights, and lines of results of one image
       for each block of channels:
         copy the image     [channel][phase][lines and what windows reach beyond][places of a line]
-        pack the weights   [panels of mr rows][phase][channel][tap][mr]
+        pack the weights   [panels of mr rows][phase][channel][tap][mr]   (turned where they lie so)
         for each nr results, flat over lines, for each panel of weights:
           for each phase, channel, tap:
             registers (mr x nr) += weights x image, from where the tap shifts it to
@@ -46,9 +46,11 @@ from weft.plan.images import (
     Phase,
     block_of,
     image_of,
+    memory_follows_steps,
     places_of,
     results_of,
     scratch_elements,
+    steps_of,
 )
 from weft.plan.ir import MmaPlan
 from weft.region.ir import Kernel, Let, Read, Tensor, operands
@@ -256,6 +258,10 @@ class ImageContraction(BlockedContraction):
         side = self.a
         whole, rest = divmod(block.rows, side.width)
         depth = channels * self._taps()
+        if memory_follows_steps(self.kernel, self.image, lambda name: self.refs[name].strides):
+            ordered = replace(side, summed=steps_of(self.image))
+            self._pack_side(root, ordered, block.row, block.rows, start * self._taps(), depth)
+            return
         if whole:
             panel = Scope(root, self._name("p"), whole, SERIAL)
             self._weights_of_panel(panel, block, axis(panel.var), side.width, start, channels)

@@ -75,10 +75,11 @@ _LEAST_BIN_BITS: Final = 2
 _BINS: Final = 1 << _DIGIT
 _MANY_IN_BIN: Final = 2048
 """Updates."""
-_LARGEST_PIECE: Final = 4608
+_LARGEST_PIECE: Final = 4352
 """Updates of a bin that a block takes at once: 4096, and what chance adds to them."""
-_CHANCE: Final = 8
-"""Standard deviations by which a bin may have more updates than others, and still be one piece."""
+_CHANCE: Final = 4
+"""Standard deviations by which a bin may have more updates than others, and still be one piece: so
+it is for all but one bin in 30,000."""
 _SMALL_FLOAT: Final = 16
 """Bits of floats that lose digits where they are added up in their own dtype."""
 _LONG_COLUMN: Final = 1 << 14

@@ -84,8 +84,8 @@ def test_updates_are_sorted_by_the_bits_that_places_have(
 
 
 BINS = {
-    "a million of a million": ((1 << 20, 1 << 20), [(12, 8)], 12, 4608),
-    "few segments": ((4096, 1 << 20), [(4, 8)], 4, 4608),
+    "a million of a million": ((1 << 20, 1 << 20), [(12, 8)], 12, 4352),
+    "few segments": ((4096, 1 << 20), [(4, 8)], 4, 4352),
     "an odd number of rows": ((50257, 20_000), [(8, 8)], 8, 256),
     "more rows than bins of one pass have": ((1 << 22, 5000), [(12, 5), (17, 5)], 12, 1024),
 }

@@ -46,8 +46,8 @@ from weft.foundation.radix_sort import Pass
 from weft.foundation.records import dataclass
 from weft.foundation.whole_ops import Binned
 
-LARGEST_PIECE: Final = 4608
-"""Updates that registers of a block hold: eighteen a thread."""
+LARGEST_PIECE: Final = 4352
+"""Updates that registers of a block hold: seventeen a thread."""
 MOST_LOW: Final = 12
 """Bits of the places of a bin."""
 _WARPS: Final = THREADS // LANES
@@ -220,7 +220,10 @@ class BinKernel(DigitKernel):
             there = code.let("there", n < piece.updates)
             key, value = code.fresh(), code.fresh()
             offset = wide((base + n) * 2)
-            code.body.append(values.LoadVector((key, value), pairs, UI32, offset, there))
+            # Loads of what might be written are not put off: a constant one is, behind the barrier
+            # and in front of its rank, where each would be waited for.
+            load = values.LoadVector((key, value), pairs, UI32, offset, there, constant=False)
+            code.body.append(load)
             loaded.append((key, value, there))
         found = []
         # Behind the end of the piece is the highest place: as these updates also come last, they

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tests.support.cases import one_in
 from tests.support.gpu_faults import Change, planted, without
 from tests.support.gpu_whole import carried_out, kernel_of
-from weft.codegen.gpu import ir
+from weft.codegen.gpu import ir, sass
 from weft.codegen.gpu.compile import compile_cuda
 from weft.codegen.gpu.interp import Hazard
 from weft.codegen.gpu.ir import values
@@ -21,6 +21,7 @@ from weft.codegen.gpu.ir.module import GpuModule
 from weft.codegen.gpu.ir.scalar import Lit
 from weft.codegen.gpu.spelling.print import cuda
 from weft.codegen.gpu.spelling.text import parse_module, print_module
+from weft.codegen.gpu.whole.kernel import THREADS
 from weft.codegen.gpu.whole.templates import accepts
 from weft.foundation.dtypes import BF16, F16, F32, F64, UI32, DType
 from weft.foundation.whole_ops import Binned
@@ -183,8 +184,8 @@ def test_what_a_block_has_no_room_for_is_refused(op: Binned, dtype: DType) -> No
 # -- text, machine code, planted faults ------------------------------------------------------------
 
 EXAMPLES = {
-    "a million": (Binned(1, 1 << 20, 1 << 20, 12, 4608), F32),
-    "segments": (Binned(1, 4096, 1 << 20, 4, 4608, zeros=True), F32),
+    "a million": (Binned(1, 1 << 20, 1 << 20, 12, 4352), F32),
+    "segments": (Binned(1, 4096, 1 << 20, 4, 4352, zeros=True), F32),
     "halves": (Binned(3, 1001, 1 << 14, 9, 1024), F16),
 }
 
@@ -202,6 +203,18 @@ def test_the_text_reads_back_and_the_code_is_sound(name: str) -> None:
     assert parse_module(print_module(module)).kernels == module.kernels
     for arch in ("sm_80", "sm_90a"):
         assert compile_cuda(cuda(kernel), arch).report.findings == []
+
+
+@pytest.mark.skipif(not sass.available(), reason="nvdisasm is not installed")
+@pytest.mark.parametrize("name", one_in(2, EXAMPLES))
+def test_a_thread_asks_for_all_updates_before_it_ranks_one(name: str) -> None:
+    code = sass.disassemble(compile_cuda(cuda(made(name)), "sm_90a").code)
+    opcodes = [found.name for found in code]
+    # Blocks meet once when they know where their bin begins and ends, and then before ranks.
+    first, second = [n for n, name in enumerate(opcodes) if name.startswith("BAR.SYNC")][:2]
+    op, _ = EXAMPLES[name]
+    loads = [name for name in opcodes[first:second] if name.startswith("LDG.E.64")]
+    assert len(loads) == op.tile // THREADS
 
 
 def test_pairs_and_rows_are_moved_in_vectors() -> None:

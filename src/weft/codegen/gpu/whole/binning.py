@@ -20,6 +20,8 @@ So every element gets its updates in an order that the places alone decide.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from weft.codegen.gpu import ir
@@ -59,10 +61,14 @@ _LONG: Final = 64
 """Updates of a group that a warp takes. A thread takes 65 cycles for one, one after the other."""
 _AHEAD: Final = 4
 """Pieces whose sums are asked for at a time."""
+_LINES_AHEAD: Final = 8
+"""Elements, or vectors of them, that a thread asks for at a time: as many as there are registers
+for beside its updates."""
 _MEETING: Final = 1
 _RESIDENT: Final = 3
 """Blocks of a unit, as many as there is shared memory for: those that have nothing to do wait for
 none of the others to end."""
+_Visit = Callable[[Code, Scalar, Scalar, Scalar], None]
 
 
 def accepts_bins(op: Binned, dtype: DType) -> str:
@@ -240,17 +246,20 @@ class BinKernel(DigitKernel):
         nothing = code.compute(F32, "const", value=-0.0)
         zero = code.compute(F32, "const", value=0.0)
         is_first = code.let("is_first", piece.number.equals(0))
-        for local, row, inside in self._rows(op, code, piece):
+
+        def begin(turn: Code, local: Scalar, offset: Scalar, inside: Scalar) -> None:
             count = self._vector(op)
             if op.zeros:
                 olds = [zero] * count
             else:
-                guard = code.let("guard", both(inside, is_first))
-                olds = self._load_elements(code, piece.outer * op.rows + row, guard, count)
+                guard = turn.let("guard", both(inside, is_first))
+                olds = self._load_elements(turn, offset, guard, count)
             for n, old in enumerate(olds):
-                start = code.choose(F32, is_first, old, nothing)
+                start = turn.choose(F32, is_first, old, nothing)
                 place = ir.Address("sums", (local + n) * _WORD)
-                code.body.append(ir.StShared(place, start, F32))
+                turn.body.append(ir.StShared(place, start, F32))
+
+        self._for_rows(op, code, piece, begin)
 
     def _load_elements(self, code: Code, offset: Scalar, guard: Scalar, count: int) -> list[str]:
         number, dtype = self.numbers[self.inputs[0]], self.dtype
@@ -265,18 +274,18 @@ class BinKernel(DigitKernel):
         """Neighbouring elements that a thread reads and writes at once."""
         return _LINE if op.rows % _LINE == 0 else 1
 
-    def _rows(self, op: Binned, code: Code, piece: _Piece) -> list[tuple[Scalar, Scalar, Scalar]]:
-        """A thread's rows: where each vector of them begins in the bin and among all rows, and
-        whether it is there."""
-        found, vector = [], self._vector(op)
-        for turn in range(self._lines(op) * _LINE // vector):
-            local = code.let("local", (THREAD + turn * THREADS) * vector)
-            row = code.let("row", (piece.bin << op.low) + local)
-            inside = row < op.rows
-            if (turn + 1) * THREADS * vector > 1 << op.low:
-                inside = both(local < 1 << op.low, inside)
-            found.append((local, row, code.let("inside", inside)))
-        return found
+    def _for_rows(self, op: Binned, code: Code, piece: _Piece, visit: _Visit) -> None:
+        """What is done for each of a thread's vectors of rows: where the vector begins in the bin,
+        where among all elements, and whether it is there."""
+        vector = self._vector(op)
+        turn = code.inside()
+        local = turn.let("local", (THREAD + Name("line") * THREADS) * vector)
+        row = turn.let("row", (piece.bin << op.low) + local)
+        inside = row < op.rows
+        if 1 << op.low < THREADS * _LINE:
+            inside = both(local < 1 << op.low, inside)
+        visit(turn, local, piece.outer * op.rows + row, turn.let("inside", inside))
+        code.loop("line", self._lines(op) * _LINE // vector, turn, times=_LINES_AHEAD)
 
     def _bounds(
         self, step: Pass, code: Code, digit: Scalar, piece: _Piece
@@ -378,14 +387,12 @@ class BinKernel(DigitKernel):
         self._meet_others(op, several, piece, whole)
         code.branch(piece.count > 1, several)
         storing = code.inside()
-        for local, row, inside in self._rows(op, storing, piece):
-            self._store_sums(op, storing, piece.outer * op.rows + row, local, inside)
+        self._for_rows(op, storing, piece, partial(self._store_sums, self._vector(op)))
         code.branch(whole > 0, storing)
 
     def _store_sums(
-        self, op: Binned, code: Code, offset: Scalar, local: Scalar, inside: Scalar
+        self, count: int, code: Code, local: Scalar, offset: Scalar, inside: Scalar
     ) -> None:
-        count = self._vector(op)
         place = ir.Address("sums", local * _WORD)
         if count == 1:
             self.write(code, offset, inside, code.get(F32, place))

@@ -21,6 +21,7 @@ from weft.codegen.gpu.ir.module import GpuModule
 from weft.codegen.gpu.ir.scalar import Lit
 from weft.codegen.gpu.spelling.print import cuda
 from weft.codegen.gpu.spelling.text import parse_module, print_module
+from weft.codegen.gpu.whole.binning import LARGEST_PIECE
 from weft.codegen.gpu.whole.kernel import THREADS
 from weft.codegen.gpu.whole.templates import accepts
 from weft.foundation.dtypes import BF16, F16, F32, F64, UI32, DType
@@ -191,7 +192,7 @@ EXAMPLES = {
 
 
 def made(name: str) -> ir.Kernel:
-    op, dtype = EXAMPLES[name]
+    op, dtype = (EXAMPLES | CROWDED)[name]
     x = np.zeros((op.outer, op.rows), dtype.numpy)
     return kernel_of(op, [x, np.zeros((op.outer, op.count, 2), np.uint32)], x)
 
@@ -205,14 +206,29 @@ def test_the_text_reads_back_and_the_code_is_sound(name: str) -> None:
         assert compile_cuda(cuda(kernel), arch).report.findings == []
 
 
+CROWDED = {
+    "an odd number of rows": (Binned(1, (1 << 20) + 1, 1 << 20, 12, LARGEST_PIECE), F32),
+    "rows of bins": (Binned(3, 1001, 1 << 18, 4, LARGEST_PIECE), BF16),
+    "few rows": (Binned(1, 1024, 1 << 20, 2, LARGEST_PIECE), F32),
+    "far more rows than updates": (Binned(1, 1 << 22, 5000, 12, 1024), F32),
+}
+"""Bins that need most registers."""
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("name", one_in(2, CROWDED))
+def test_registers_hold_what_a_thread_has(name: str, arch: str) -> None:
+    assert compile_cuda(cuda(made(name)), arch).report.findings == []
+
+
 @pytest.mark.skipif(not sass.available(), reason="nvdisasm is not installed")
-@pytest.mark.parametrize("name", one_in(2, EXAMPLES))
+@pytest.mark.parametrize("name", one_in(2, [*EXAMPLES, *CROWDED]))
 def test_a_thread_asks_for_all_updates_before_it_ranks_one(name: str) -> None:
     code = sass.disassemble(compile_cuda(cuda(made(name)), "sm_90a").code)
     opcodes = [found.name for found in code]
     # Blocks meet once when they know where their bin begins and ends, and then before ranks.
     first, second = [n for n, name in enumerate(opcodes) if name.startswith("BAR.SYNC")][:2]
-    op, _ = EXAMPLES[name]
+    op, _ = (EXAMPLES | CROWDED)[name]
     loads = [name for name in opcodes[first:second] if name.startswith("LDG.E.64")]
     assert len(loads) == op.tile // THREADS
 

@@ -18,6 +18,7 @@ from weft.region.fitting.flipped_filters import (
 from weft.region.fitting.gathers_and_scatters import (
     sorted_together,
     with_near_gathers,
+    with_short_places,
     with_sums_in_place,
     with_wide_sums,
 )
@@ -43,7 +44,7 @@ _ZERO: Final = ("0", "0.0", "False")
 def fit(module: Module, target: Target, constants: Constants | None = None) -> Module:
     """The module with long sums cut; on a GPU with room in odd rows, or with them joined, operands
     aligned, hulls of what is seen, windows as their operands lie, single rows of 8-bit numbers as
-    contractions and ops that stay whole in steps;
+    contractions and ops that stay whole in steps, whose places are short;
     elsewhere with windows that have zeros in them by phases, with parameters laid out for products,
     with what is picked read where it lies together, and with scatters that add narrow floats in a
     wider dtype."""
@@ -74,6 +75,8 @@ def fit(module: Module, target: Target, constants: Constants | None = None) -> M
         kernels += made
         origin |= {found.name: module.origin.get(kernel.name, ()) for found in made}
     kernels = _without_idle(kernels, tensors, zeros)
+    kernels, short = with_short_places(kernels, tensors)
+    tensors |= short
     # What only the kernel that was taken apart worked in is gone.
     used = {name for kernel in kernels for name in buffers(kernel)}
     left = {n: found for n, found in tensors.items() if n in used or found.role != "internal"}

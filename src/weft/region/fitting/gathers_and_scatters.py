@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from weft.foundation.dtypes import F32
+from weft.foundation.dtypes import F32, SI32, SI64
 from weft.foundation.index_expr import axes_of, axis, params_of, substitute
+from weft.foundation.radix_sort import UpdatesMoved, UpperDigits
 from weft.foundation.records import replace
 from weft.foundation.whole_ops import Scatter
 from weft.region.fitting.whole_ops import Parts, adds_up_wide, is_worth_sorting
@@ -238,6 +239,54 @@ class _Order:
             wanted = sorted(early.get(number, ()))
             made.update(dict.fromkeys((*wanted, number)))
         return tuple(self.kernels[number] for number in made)
+
+
+def with_short_places(
+    kernels: Sequence[Kernel], tensors: Mapping[str, Tensor]
+) -> tuple[list[Kernel], dict[str, Tensor]]:
+    """The kernels, and the tensors that change: places that maps make, and that only passes into
+    bins read, have 32 bits.
+
+        p[i] = check(x[i]);  sort(p)    -->    p[i] = si32(check(x[i]));  sort(p)
+
+    Places are below a number of rows that has fewer bits: whoever makes them checks that. They are
+    written once and read twice, and in 64 bits were more bytes than the updates and the result.
+    """
+    passes = {kernel.name: kernel.opaque for kernel in kernels if _sorts_into_bins(kernel)}
+    read = {call.inputs[0] for call in passes.values() if call is not None}
+    if not read:
+        return list(kernels), {}
+    read -= {name for kernel in kernels if kernel.name not in passes for name in kernel.inputs}
+    maps = [kernel for kernel in kernels if kernel.pattern is Pattern.MAP and not kernel.stages]
+    made = (tensors[output.tensor] for kernel in maps for output in kernel.outputs)
+    short = {
+        place.name: replace(place, dtype=SI32)
+        for place in made
+        if place.name in read and place.role == "internal" and place.dtype is SI64
+    }
+    return [_cast_outputs(kernel, short) for kernel in kernels], short
+
+
+def _sorts_into_bins(kernel: Kernel) -> bool:
+    return kernel.opaque is not None and isinstance(kernel.opaque.op, UpperDigits | UpdatesMoved)
+
+
+def _cast_outputs(kernel: Kernel, short: Mapping[str, Tensor]) -> Kernel:
+    """The kernel with its results that are `short` in their dtype."""
+    found = {
+        output.value: short[output.tensor] for output in kernel.outputs if output.tensor in short
+    }
+    if not found:
+        return kernel
+    casts = tuple(
+        Let(f"{value}_short", place.dtype, kernel.let(value).axes, Cast(value))
+        for value, place in found.items()
+    )
+    outputs = tuple(
+        replace(output, value=f"{output.value}_short") if output.tensor in short else output
+        for output in kernel.outputs
+    )
+    return replace(kernel, body=(*kernel.body, *casts), outputs=outputs)
 
 
 def with_wide_sums(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Parts:

@@ -58,6 +58,10 @@ LARGEST_TILE: Final = 4096
 """Elements of a tile: sixteen a thread, whose keys, positions and ranks registers hold."""
 MOST_BITS: Final = 8
 """Bits of a digit: a thread for each, and counters of each for every warp in shared memory."""
+_SMALL_TILE: Final = 2048
+_RESIDENT: Final = 4
+"""Tiles of so few elements of which a unit has so many at work, where none is left to wait then:
+132 units have room for all 512 of a million."""
 
 
 @dataclass(frozen=True)
@@ -279,6 +283,9 @@ class DigitKernel(WholeKernel):
         after = -(-(after + op.digits * _WORD) // _PAIR) * _PAIR
         self.tiles.append(ir.SharedTile("totals", after, 2 * _WARPS * _WORD))
         self.tiles.append(ir.SharedTile("staged", after + 2 * _WARPS * _WORD, op.tile * _PAIR))
+        at_once = op.outer * op.tiles <= _RESIDENT * self.target.limits.units
+        if isinstance(op, UpdatesMoved) and op.tile <= _SMALL_TILE and at_once:
+            self.resident = _RESIDENT
         self._direct_digits(op, code, sums)
         for element in elements:
             start = self._number(code, counter(op, WARP, element.digit), op.tile)

@@ -24,12 +24,14 @@ from weft.codegen.gpu.spelling.text import parse_module, print_module
 from weft.codegen.gpu.whole import templates as whole
 from weft.foundation import dtypes
 from weft.foundation.dtypes import BF16, F32, I1, SI8, SI32, SI64, UI32, DType, as_dtype
-from weft.foundation.radix_sort import Digits, Moved, Starts
+from weft.foundation.radix_sort import Digits, Moved, Starts, UpdatesMoved
 from weft.foundation.whole_ops import Running, WholeOp
 from weft.region.ir import Kernel, OpaqueCall, Output, Pattern, Tensor
 
 Array = NDArray[Any]
 TILE = 256
+RESIDENT = [(1 << 20, 2048, 4), (1 << 21, 2048, 1), (50_001, 1024, 4), (1 << 20, 4096, 1)]
+"""Updates, those of a tile, and tiles that a unit is to have at once."""
 SORTED = [dtype for dtype in dtypes.ALL if not dtype.is_complex]
 
 
@@ -233,6 +235,18 @@ def reversed_keys(statement: ir.Stmt) -> ir.Stmt:
 def fewer_bits(statement: ir.Stmt) -> ir.Stmt:
     """Lanes are taken for alike that are not."""
     return replace(statement, bits=3) if isinstance(statement, values.Alike) else statement
+
+
+@pytest.mark.parametrize(("count", "tile", "resident"), one_in(2, RESIDENT, unpack=True))
+def test_tiles_of_updates_that_fit_are_at_work_at_once(
+    count: int, tile: int, resident: int
+) -> None:
+    op = UpdatesMoved(1, count, tile, 20, 12, 8)
+    places, sums = np.zeros((1, count), "i4"), np.zeros((1, 256, op.tiles), "i4")
+    result = np.zeros((1, count, 2), np.uint32)
+    kernel = kernel_of(op, [places, places.astype("f4"), sums], result)
+    assert kernel.resident == resident
+    assert compile_cuda(cuda(kernel), "sm_90a").report.findings == []
 
 
 FAULTS: dict[str, Change] = {

@@ -146,7 +146,7 @@ def test_missing_inputs_are_told_before_the_program_is_walked(tmp_path: Path, ru
     path.write_text(f"{head}{lines}return %50\n}}\n")
     done = run("run", path)
     assert (done.code, done.out) == (1, "")
-    assert done.err == "error: @main takes inputs, f32[2]; give them with --inputs NPZ\n"
+    assert done.err == "error: @main takes the inputs f32[2]; give them with --inputs NPZ\n"
 
 
 # -- inputs ----------------------------------------------------------------------------------------

@@ -78,16 +78,16 @@ def test_a_checkpoint_of_two_ranks_loads_on_one_two_and_three(tmp_path: Path) ->
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize(("kind", "sentence"), [
     ("raise", r"weft: rank {} failed at faults.py:\d+: ValueError: no data"),
-    ("kill", r"weft: rank {} is gone, killed or by os._exit; it is past all_reduce .*\.py:\d+"),
-    ("exit", r"weft: rank {} is gone, killed or by os._exit; it is past all_reduce .*\.py:\d+"),
+    ("kill", r"weft: rank {} died, killed or by os._exit; it is past all_reduce .*\.py:\d+"),
+    ("exit", r"weft: rank {} died, killed or by os._exit; it is past all_reduce .*\.py:\d+"),
     ("end", r"rank \d is at all_reduce .*faults.py:\d+\), and rank {} has ended"),
     ("sleep", r"waited 3 s at all_reduce .*faults.py:\d+\), and rank {} is past all_reduce"),
     ("mismatch", r"rank \d is at .* \(faults.py:\d+\), and rank \d is at .* \(faults.py:\d+\)"),
     ("constant", r"rank 1 traced another program than rank 0: .*<\d\.0>.* \(faults.py:\d+\) where "
                  r"rank 0 has .*<\d\.0>.* \(faults.py:\d+\)"),
     ("order", r"rank 1 traced another .*: argument 0 x\['[ab]'\] .* has argument 0 x\['[ab]'\]"),
-    ("absent", r"weft: rank {} has ended, and never came to weft.mesh"),
-    ("asleep", r"weft: rank \d waited 10 s at weft.mesh, and rank {} did not come to it"),
+    ("absent", r"weft: rank {} ended before it called weft.mesh"),
+    ("asleep", r"weft: rank \d waited 10 s at weft.mesh, but rank {} did not come to it"),
 ])  # fmt: skip
 def test_a_fault_is_one_sentence_and_the_end(kind: str, sentence: str, rank: int) -> None:
     timeout = {"sleep": "3", "asleep": "10"}.get(kind, "60")

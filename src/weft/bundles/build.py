@@ -90,8 +90,8 @@ def _compilers(
         if len(machines) > 1:
             other = next(machine for machine in machines if machine != platform.machine())
             raise UserError(
-                f"cc is one C compiler, and the targets are machines of several kinds: {listed}; "
-                f"say which it is for, as in cc={{{other!r}: {clipped(given, 80)!r}}}"
+                f"cc names one C compiler, but the targets are different kinds of machines: "
+                f"{listed}; name one for each, as in cc={{{other!r}: {clipped(given, 80)!r}}}"
             )
         given = dict.fromkeys(machines, given)
     named = dict(given or {})
@@ -106,14 +106,16 @@ def _check_free(folder: Path) -> None:
     if folder.is_dir() and (not any(folder.iterdir()) or (folder / manifest.FILE).is_file()):
         return
     if folder.exists():
-        raise UserError(f"{folder} is there, and is no bundle; give a folder that may be replaced")
+        raise UserError(f"{folder} exists and is not a bundle; give a folder that may be replaced")
 
 
 def _ranges(sizes: Mapping[str, tuple[int, int]] | None) -> Ranges:
     found: Ranges = {}
     for name, span in (sizes or {}).items():
         if not isinstance(span, tuple | list) or [type(size) for size in span] != [int, int]:
-            raise UserError(f"the range of {name} is {span!r}; give (least, most), such as (1, 64)")
+            raise UserError(
+                f"the range of {name} is {span!r}; give (smallest, largest), such as (1, 64)"
+            )
         found[name.removeprefix("?")] = (span[0], span[1])
     return found
 

@@ -43,7 +43,7 @@ class Elf:
         except struct.error:
             head = (b"",)
         if head[0][:6] != b"\x7fELF\x02\x01":
-            raise UserError("it is no ELF file of 64 bits")
+            raise UserError("it is not a 64-bit ELF file")
 
     def _sections(self, table: int, count: int) -> Iterator[_Section]:
         for number in range(count):

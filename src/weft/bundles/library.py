@@ -33,7 +33,7 @@ def compiler_for(machine: str, given: str | None = None) -> list[str]:
     if given is not None:
         command = shlex.split(given)
         if not command or shutil.which(command[0]) is None:
-            raise UserError(f"the C compiler {given!r} is not there")
+            raise UserError(f"the C compiler {given!r} was not found")
         return command
     if machine == platform.machine():
         own = shlex.split(os.environ.get("CC", ""))
@@ -43,8 +43,7 @@ def compiler_for(machine: str, given: str | None = None) -> list[str]:
         if found:
             return [found]
         raise BackendUnavailable(
-            "a bundle is linked by a C compiler, and there is none: install gcc or clang, or name "
-            "one with cc="
+            "no C compiler was found to link the bundle: install gcc or clang, or name one with cc="
         )
     cross = f"{machine}-linux-gnu-gcc"
     if shutil.which(cross):
@@ -52,9 +51,8 @@ def compiler_for(machine: str, given: str | None = None) -> list[str]:
     if shutil.which("clang") and shutil.which("ld.lld"):
         return ["clang", f"--target={machine}-linux-gnu", "-fuse-ld=lld"]
     raise BackendUnavailable(
-        f"a bundle for {machine} is linked by a C compiler for it, and there is none on this "
-        f"{platform.machine()}: install {cross}, or clang and lld with a C library for {machine}, "
-        "or name one with cc="
+        f"no C compiler for {machine} was found on this {platform.machine()} to link the bundle: "
+        f"install {cross}, or clang and lld with a C library for {machine}, or name one with cc="
     )
 
 
@@ -112,4 +110,4 @@ def _call(command: Sequence[str], folder: Path) -> None:
         raise UserError(f"cannot run {command[0]}: {error.strerror}") from None
     if done.returncode:
         said = clipped(" ".join(done.stderr.split()), 600)
-        raise UserError(f"{command[0]} could not make the library: {said}")
+        raise UserError(f"{command[0]} could not build the library: {said}")

@@ -161,9 +161,9 @@ def load_bundle(
     when they are used. Of several targets that it is built for the best that this machine runs is
     chosen, or the one that is named."""
     if type(threads) is not int or not 1 <= threads <= 4096:
-        raise UserError(f"threads is {threads!r}; it is a number from 1 to 4096")
+        raise UserError(f"threads is {threads!r}; it must be a number from 1 to 4096")
     if type(device) is not int or not 0 <= device < 1 << 16:
-        raise UserError(f"device is {device!r}; it is the number of a GPU, the first of which is 0")
+        raise UserError(f"device is {device!r}; it must be the number of a GPU, counted from 0")
     found = manifest.read_manifest(Path(folder))
     _check_target(found, target)
     if verify:
@@ -183,8 +183,8 @@ def _check_target(found: Manifest, target: str | None) -> None:
     wanted = found.targets if target is None else {target: found.targets[target]}
     if platform.machine() not in wanted.values():
         raise BackendUnavailable(
-            f"the bundle {found.folder} is for {', '.join(dict.fromkeys(wanted.values()))}, and "
-            f"this is {platform.machine()}: build it for this machine"
+            f"the bundle {found.folder} is for {', '.join(dict.fromkeys(wanted.values()))}, but "
+            f"this machine is {platform.machine()}: build it for this machine"
         )
 
 
@@ -414,7 +414,7 @@ class Instance:
         if array.dtype != dtype and isinstance(value, np.ndarray | np.generic):
             name = self._bundle.inputs[number].name
             raise UserError(
-                f"the input {name} has dtype {array.dtype}, and the model takes {dtype}; convert "
+                f"the input {name} has dtype {array.dtype}, but the model takes {dtype}; convert "
                 "it with .astype first"
             )
         return np.require(array, dtype, ["C", "A"])
@@ -450,5 +450,5 @@ def _make_error(error: _Error) -> Exception:
     if error.code == _NO_DEVICE:
         return BackendUnavailable(text)
     if error.code >= 0:
-        return InternalError(f"a bundle answered {error.code}: {text}")
+        return InternalError(f"a bundle reported {error.code}: {text}")
     return UserError(text)

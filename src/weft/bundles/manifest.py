@@ -121,8 +121,8 @@ def read_manifest(folder: Path) -> Manifest:
         data = path.read_bytes()
     except OSError as error:
         raise UserError(
-            f"{folder} is no bundle: {FILE} cannot be read ({error.strerror}); weft.build writes "
-            "bundles",
+            f"{folder} is not a bundle: {FILE} cannot be read ({error.strerror}); weft.build "
+            "writes bundles",
             "NoBundle",
         ) from None
     try:
@@ -130,7 +130,7 @@ def read_manifest(folder: Path) -> Manifest:
         _check_format(folder, content)
         return _parse_content(folder, content)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise _damaged_bundle(folder, f"{FILE} is not what weft.build writes") from None
+        raise _damaged_bundle(folder, f"{FILE} was not written by weft.build") from None
 
 
 def _check_format(folder: Path, content: dict[str, Any]) -> None:

@@ -90,8 +90,8 @@ def model_of(
     given = name or re.sub(r"\W", "_", found.name).strip("_") or "model"
     if not _NAME.fullmatch(given) or given.lower().startswith("weft"):
         raise UserError(
-            f"{given!r} cannot begin the names of C functions: a name is of letters, digits and _, "
-            "begins with a letter but not with weft, and has 64 characters at most"
+            f"{given!r} cannot be the prefix of C functions: a name consists of letters, digits "
+            "and _, begins with a letter but not with weft, and has at most 64 characters"
         )
     made = replace(found, name=given)
     _check_states(made)
@@ -117,7 +117,7 @@ def _of_program(
 ) -> Model:
     """A program: all inputs are data but the states, which `{input: result}` names."""
     if example:
-        raise UserError("a program has its types: build takes no example beside it")
+        raise UserError("a program has its own types: call build without example inputs")
     if not isinstance(state, Mapping) and state:
         raise UserError(f"the state of a program is a dict such as {{0: 1}}, not {state!r}")
     verify(program)
@@ -169,8 +169,8 @@ def _of_function(
     weights |= {len(arrays) + n: array for n, array in enumerate(seen.captured())}
     for place, _ in Changes((), seen.trace.state.remade).told(seen.given):
         raise UserError(
-            f"{place} has another form after a call; the states of a bundle are tensors that stay "
-            "where they are: begin with a tensor of the size that it shall have"
+            f"{place} has another structure after a call; the states of a bundle are tensors of "
+            "fixed sizes: start with a tensor of the size that it has in the end"
         )
     pairs = [*seen.trace.state.leaves, *_named_states(function, seen, state)]
     states = tuple(State(number, result, arrays[number]) for number, result in pairs)
@@ -255,6 +255,6 @@ def _named_states(function: Jitted, seen: Seen, state: Names) -> list[tuple[int,
     if len(old) != len(new):
         raise UserError(
             f"the states of {function.name} have {len(old)} tensors, and their new values, "
-            f"the last of what it returns, {len(new)}; they must be nested alike"
+            f"the last of what it returns, {len(new)}; both must have the same structure"
         )
     return list(zip(old, new, strict=True))

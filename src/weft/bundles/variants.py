@@ -89,7 +89,7 @@ def targets_of(given: str | Target | Sequence[str | Target]) -> list[Target]:
     kinds = {target.kind: _target_name(target) for target in reversed(found)}
     if len(kinds) > 1:
         raise UserError(
-            f"a bundle is for processors or for GPUs, not for both: build one for "
+            f"one bundle cannot be for both processors and GPUs: build one for "
             f"{kinds[Kind.CPU]} and one for {kinds[Kind.GPU]}"
         )
     return sorted(found, key=lambda target: -len(_features(target)))

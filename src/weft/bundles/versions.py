@@ -99,11 +99,11 @@ def _check_ranges(model: Model, own: Sequence[str], ranges: Ranges) -> None:
         if name not in own:
             raise UserError(f"there is no size {name!r}; the open sizes are {listed}")
         if not 0 <= least <= most:
-            raise UserError(f"the size {name} goes from {least} to {most}, which is nothing")
+            raise UserError(f"the range of the size {name}, {least} to {most}, is empty")
     missing = [name for name in own if name not in ranges]
     if missing:
         raise UserError(
-            f"the size {missing[0]} of {model.name} is open; a bundle serves a range of it: "
+            f"the size {missing[0]} of {model.name} is open, and a bundle needs its range: "
             f"give sizes={{{missing[0]!r}: (1, 64)}}, or --dynamic {missing[0]}=1..64"
         )
     if len(own) > _MOST_SIZES:
@@ -181,7 +181,7 @@ def _choose_sizes(model: Model, clusters: Clusters[Executable], ranges: Ranges) 
     found = [dict(zip(ranges, sizes, strict=True)) for sizes in itertools.product(*options)]
     for sizes in found:
         if any(sizes[n] == 0 for n in padded.padded) and len(ranges) > 1:
-            raise Unimplemented("a range from 0 beside other open sizes", "begin it at 1")
+            raise Unimplemented("a range from 0 beside other open sizes", "start it at 1")
     return found
 
 
@@ -259,7 +259,7 @@ def _follower(name: str, known: Callable[[Sizes], Sizes], ranges: Ranges) -> Fol
         if found.at(sizes) != real:
             raise Unimplemented(
                 f"the size ?{name} in a bundle",
-                f"it is no sum of products of {', '.join(ranges)}: for {sizes} it is {real}",
+                f"it is not a sum of products of {', '.join(ranges)}: for {sizes} it is {real}",
             )
     return found
 

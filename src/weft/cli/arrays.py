@@ -50,7 +50,7 @@ def read_arrays(path: Path, inputs: Sequence[str] = ()) -> list[Array]:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
     except Exception as error:
         # A damaged archive makes zipfile, zlib, tokenize and NumPy raise whatever comes to them.
-        why = "it is not one" if "pickle" in str(error) else str(error)
+        why = "it is not an .npz file" if "pickle" in str(error) else str(error)
         raise UserError(f"cannot read {path} as an .npz file of arrays: {why}") from None
     return [_decode(name, array) for name, array in arrays.items()]
 
@@ -82,7 +82,7 @@ def _order_names(names: Sequence[str], inputs: Sequence[str]) -> list[str]:
 
 def _decode(name: str, array: Array) -> Array:
     if not isinstance(array, np.ndarray):
-        raise UserError(f"{name!r} in the .npz file is no array; save arrays with numpy.savez")
+        raise UserError(f"{name!r} in the .npz file is not an array; save arrays with numpy.savez")
     dtype = BY_NAME.get(name.rpartition(":")[2])
     if dtype is None or dtype not in STORED:
         if array.dtype.kind == "V":

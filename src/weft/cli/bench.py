@@ -44,7 +44,7 @@ def bench_command(
         str,
         typer.Option(
             metavar="MxNxK,...",
-            help="Matrix products of bf16 as well, as weft tune takes them.",
+            help="Matrix products in bf16, written as for weft tune.",
         ),
     ] = "",
     sizes: Sizes = None,
@@ -52,23 +52,23 @@ def bench_command(
         bool,
         typer.Option(
             "--models",
-            help="Whole models beside torch, where Weft's repository is: FILE is a name, as "
-            '"gpt2*", or all of them; without --gpu small ones.',
+            help="Whole models compared with torch, in a clone of Weft's repository: FILE is a "
+            'name, such as "gpt2*"; without FILE all models, without --gpu small ones.',
         ),
     ] = False,
 ) -> None:
     """Measure how long a run of each FILE takes on made-up inputs: many runs in a row, the median
     of five rounds.
 
-    On a GPU tensors stay there and runs are not waited for one by one. The first column is then the
-    time of a run on the device, by its own clock: many runs in one graph, on operands that are not
-    in its cache. The second is what a call takes from Python, by the host's clock. Programs that
-    the host has a part in, or with branches, have the second alone. Without a FILE and --shapes
-    a GPU multiplies a few usual matrices.
+    On a GPU, tensors stay there, and the host does not wait for each run. The first column is then
+    the time of a run on the device, measured by its own clock: many runs in one graph, on operands
+    that are not in its cache. The second column is the time of a call from Python, measured by the
+    host's clock. Programs with steps on the host or with branches have only the second column.
+    Without FILE and --shapes, a GPU multiplies a few typical matrices.
     """
     if models:
         if shapes or sizes:
-            raise UserError("--models takes names of models, and neither --shapes nor --sizes")
+            raise UserError("--models cannot be combined with --shapes or --sizes")
         raise typer.Exit(_run_models(",".join(map(str, files or [])) or "*", gpu))
     if not files and not shapes:
         if not gpu:
@@ -125,7 +125,7 @@ def _made_up(prepared: Prepared) -> list[Any]:
     backend, held = prepared.backend, []
     for number, kind in enumerate(prepared.program.main.parameters):
         if not isinstance(kind, TensorType):
-            raise UserError("weft bench makes up tensors only, and the program takes a tuple")
+            raise UserError("weft bench can only make up tensors, but the program takes a tuple")
         spec = TensorSpec("", kind.dtype.name, kind.static_shape)
         held.append(backend.store(some_data(spec, number)))
     return held

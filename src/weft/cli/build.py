@@ -24,21 +24,19 @@ _PAIR: Final = re.compile(r"([0-9]{1,9})=([0-9]{1,9})", re.ASCII)
 
 def build_command(
     file: ProgramFile,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the bundle goes.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder of the bundle.")],
     target: Annotated[
         str,
         typer.Option(
             metavar="NAME,...",
-            help=f"cpu, which is this machine, {', '.join(PROCESSORS)}, sm80 or sm90; of several "
-            "the best that a machine runs is chosen there.",
+            help=f"cpu (this machine), {', '.join(PROCESSORS)}, sm80 or sm90; of several targets, "
+            "each machine uses the best one that it supports.",
         ),
     ] = "cpu",
-    name: Annotated[
-        str | None, typer.Option(help="What the functions of its header begin with.")
-    ] = None,
+    name: Annotated[str | None, typer.Option(help="The prefix of its C functions.")] = None,
     sizes: Sizes = None,
     dynamic: Annotated[
-        str, typer.Option(metavar="NAME=A..B,...", help="Ranges of dynamic dims, all of them.")
+        str, typer.Option(metavar="NAME=A..B,...", help="The range of each dynamic dim.")
     ] = "",
     state: Annotated[
         str,
@@ -51,7 +49,7 @@ def build_command(
         list[str] | None,
         typer.Option(
             metavar="[MACHINE=]COMMAND",
-            help="A C compiler for the target, or for one kind of machine of several, such as "
+            help="The C compiler; for several kinds of machines, one for each, such as "
             "aarch64=...; repeatable.",
         ),
     ] = None,

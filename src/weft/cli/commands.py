@@ -45,7 +45,7 @@ COMMANDS: Final = {
     "show": Entry("show", "show_command", "Print FILE. It need not verify."),
     "convert": Entry(
         "convert", "app",
-        "Write the program IN as OUT; the extension of OUT says in which form.",
+        "Write the program IN as OUT; the extension of OUT determines the format.",
     ),
     "run": Entry(
         "run", "run_command",
@@ -59,7 +59,7 @@ COMMANDS: Final = {
     ),
     "compile": Entry(
         "compile", "compile_command",
-        "Compile FILE for a target, and write what each stage made.",
+        "Compile FILE for a target, and write the output of each stage.",
     ),
     "build": Entry(
         "build", "build_command",
@@ -72,7 +72,7 @@ COMMANDS: Final = {
     ),
     "devices": Entry(
         "devices", "devices_command",
-        "List the processor and the GPUs that programs can run on; where no GPU is seen, say why.",
+        "List the processor and the GPUs that programs can run on; if no GPU is found, say why.",
     ),
     "bench": Entry(
         "bench", "bench_command",
@@ -82,8 +82,8 @@ COMMANDS: Final = {
     ),
     "explore": Entry(
         "explore", "explore_command",
-        "Write a page that shows FILE through every stage: source, graphs, kernels, plans, machine "
-        "code, times.",
+        "Write an HTML page that shows every stage of FILE: source, graphs, kernels, plans, "
+        "machine code, times.",
     ),
     "profile": Entry(
         "profile", "profile_command",
@@ -97,16 +97,17 @@ COMMANDS: Final = {
     ),
     "log": Entry(
         "tune", "log_command",
-        "Say how well the estimates in a log order the plans of each kernel.",
+        "Report how well the estimates in a log rank the plans of each kernel.",
     ),
     "launch": Entry(
         "launch", "launch_command",
-        "Run a Python script on N ranks of this machine, which meet through MPI (weft[mpi]).",
+        "Run a Python script on N ranks of this machine, which communicate through MPI "
+        "(weft[mpi]).",
         passes_on=True,
     ),
     "scale": Entry(
         "scale", "scale_command",
-        "What a training step on many GPUs takes, on paper: compute, exchange, memory, efficiency.",
+        "Estimate a training step on many GPUs: compute, communication, memory, efficiency.",
     ),
     "core": Entry("core", "app", "Core IR modules: expressions, gradients, canonical forms."),
 }  # fmt: skip

@@ -26,7 +26,9 @@ def compare_command(
     backend: Annotated[str, typer.Option(help="The backend to compare with the reference.")],
     inputs: Annotated[
         Path | None,
-        typer.Option(metavar="NPZ", help="The inputs; without it they are made up from the seed."),
+        typer.Option(
+            metavar="NPZ", help="The inputs; without it they are generated from the seed."
+        ),
     ] = None,
     seed: Annotated[
         int, typer.Option(min=0, max=MAX_SEED, help="For the random ops and made-up inputs.")

@@ -37,10 +37,11 @@ def compile_command(
     target: Annotated[str, typer.Option(help="cpu, sm80 or sm90.")] = "cpu",
     dump: Annotated[
         str | None,
-        typer.Option(metavar="STAGES", help="Stages to write, with commas between, or all."),
+        typer.Option(metavar="STAGES", help="Stages to write, separated by commas, or all."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where dumped stages go, a file each.")
+        Path | None,
+        typer.Option(metavar="DIR", help="The folder for dumped stages, one file each."),
     ] = None,
     to: Annotated[str | None, typer.Option(metavar="STAGE", help="Stop after this stage.")] = None,
     from_: Annotated[
@@ -59,7 +60,7 @@ def compile_command(
     ] = "",
     level: Annotated[
         int,
-        typer.Option("-O", metavar="LEVEL", help="0: nothing is fused, 2: greedy, 3: exact."),
+        typer.Option("-O", metavar="LEVEL", help="Fusion: 0 none, 2 greedy, 3 exact."),
     ] = DEFAULT_LEVEL,
     check: Annotated[
         bool,
@@ -77,7 +78,7 @@ def compile_command(
         bool, typer.Option("--verbose", "-v", help="Say what each stage did and how long it took.")
     ] = False,
 ) -> None:
-    """Compile FILE for a target, and write what each stage made."""
+    """Compile FILE for a target, and write the output of each stage."""
     program = load_sized(file, sizes)
     chosen = target_named(target)
     check_level(level)
@@ -112,7 +113,7 @@ def compile_command(
 def _refuse_to_run(to: str, check: bool, measured: Path | None) -> None:
     if check or measured is not None:
         what = "--check" if check else "--measure"
-        raise UserError(f"{what} runs the program, and --to {to} ends before there is one")
+        raise UserError(f"{what} runs the program, but --to {to} stops before it is complete")
 
 
 def _show_executable(
@@ -180,14 +181,16 @@ def _to_dump(dump: str | None, out: Path | None, to: str | None, target: Target)
     """The stages that are written, each one that runs."""
     if dump is None:
         if out is not None:
-            raise UserError("--out says where dumped stages go: say which with --dump=STAGES")
+            raise UserError(
+                "--out is the folder for dumped stages: name the stages with --dump=STAGES"
+            )
         return []
     known = [stage.name for stage in stages_for(target)]
     run = known[: known.index(to) + 1] if to in known else known
     wanted = run if dump == "all" else dump.split(",")
     for name in wanted:
         if name not in run:
-            late = f"; --to {to} ends before it" if name in known else ""
+            late = f"; --to {to} stops before it" if name in known else ""
             raise UserError(f"there is no stage {name!r} to dump: there are {', '.join(run)}{late}")
     return wanted
 

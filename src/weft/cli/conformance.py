@@ -51,17 +51,17 @@ def conformance_command(
         str, typer.Option(metavar="I/N", help="Only the I-th of N equal shares of the cases.")
     ] = "1/1",
     jobs: Annotated[
-        int, typer.Option(min=1, help="Processes to share the cases among, each with a backend.")
+        int, typer.Option(min=1, help="Number of processes, each with its own backend.")
     ] = 1,
     seconds: Annotated[
-        float | None, typer.Option(min=0, help="Begin no further case after this time.")
+        float | None, typer.Option(min=0, help="Start no new case after this time.")
     ] = None,
     prepare: Annotated[
         str | None,
         typer.Option(
             metavar="TARGET",
-            help="Only compile, for this target (sm80, sm90, cpu), with or without such a machine: "
-            "the kernels are then in the cache.",
+            help="Only compile for this target (sm80, sm90, cpu) and store the kernels in the "
+            "cache; this machine need not be such a target.",
         ),
     ] = None,
     resume: Annotated[
@@ -90,7 +90,7 @@ def conformance_command(
     results = _run_with_progress(cases, chosen, _Way(backend, jobs, seconds), journal)
     _print(results)
     if len(results) < len(cases):
-        complain(f"{len(cases) - len(results)} of {len(cases)} cases were not begun in time")
+        complain(f"{len(cases) - len(results)} of {len(cases)} cases were not started in time")
     if json is not None:
         write_json(json, backend, results)
     if html is not None:
@@ -98,8 +98,8 @@ def conformance_command(
     refused = _refuses_all(results)
     if refused is not None:
         complain(
-            f"warning: the backend carried out nothing of this; it refused {refused.id}, the first "
-            f"case, with: {refused.reason}"
+            f"warning: the backend ran none of these cases; it refused {refused.id}, the first "
+            f"one, with: {refused.reason}"
         )
     if refused is not None or any(result.outcome is Outcome.FAIL for result in results):
         raise typer.Exit(1)

@@ -60,7 +60,7 @@ def convert_command(
         typer.Option(metavar="NAME", help=f"One of {', '.join(conversion_target_names())}."),
     ] = None,
     list_targets: Annotated[
-        bool, typer.Option("--list", help="List what --to can name, and stop.")
+        bool, typer.Option("--list", help="List the names for --to, and exit.")
     ] = False,
     raised: Annotated[
         bool,
@@ -68,7 +68,7 @@ def convert_command(
     ] = False,
     sizes: Sizes = None,
 ) -> None:
-    """Write the program IN as OUT; the extension of OUT says in which form.
+    """Write the program IN as OUT; the extension of OUT determines the format.
 
     A program that does not verify is converted with a warning.
     With --to, a conversion target says it, IN must verify, and without OUT the result is printed.

@@ -17,7 +17,7 @@ app = typer.Typer(
 
 ModuleFile = Annotated[Path, typer.Argument(metavar="FILE", help="A Core IR module.")]
 Out = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Where the module goes; without it, stdout.")
+    Path | None, typer.Option(metavar="FILE", help="The file for the module; default: stdout.")
 ]
 Extensions = Annotated[
     str,
@@ -41,7 +41,8 @@ def grad_command(
     seed: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="A new input for the gradient of an output that is no scalar."
+            metavar="NAME",
+            help="The name of a new input: the gradient of an output that is not a scalar.",
         ),
     ] = None,
     extensions: Extensions = "",

@@ -11,7 +11,7 @@ from weft.driver.devices import Devices, devices
 
 
 def devices_command() -> None:
-    """List the processor and the GPUs that programs can run on; where no GPU is seen, say why."""
+    """List the processor and the GPUs that programs can run on; if no GPU is found, say why."""
     found = devices()
     print_table(_device_table(found))
     if found.no_gpu:
@@ -32,7 +32,7 @@ def _device_table(found: Devices) -> Table:
     units = f"{cpu.target.limits.units} cores, {cpu.threads} threads"
     table.add_row("cpu", Text(printable(cpu.name)), units, f"caches {caches}", Text(vectors))
     for gpu in found.gpus:
-        has = f"{gpu.sm}; the driver knows CUDA up to {found.driver}"
+        has = f"{gpu.sm}; the driver supports CUDA up to {found.driver}"
         name = Text(printable(gpu.name))
         table.add_row("cuda", name, f"{gpu.multiprocessors} SMs", _size_text(gpu.memory_bytes), has)
     return table

@@ -35,33 +35,34 @@ def explore_command(
     ],
     args: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- ARGS...]", help="What a script is given."),
+        typer.Argument(metavar="[-- ARGS...]", help="Arguments of a script."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="PAGE", help="The page to write.")
     ] = None,
     target: Annotated[
-        str, typer.Option(metavar="TARGETS", help="For which target; cpu,sm90 compares two.")
+        str, typer.Option(metavar="TARGETS", help="The target; cpu,sm90 compares two.")
     ] = "cpu",
     level: Annotated[
         str, typer.Option("--opt-level", "-O", metavar="LEVELS", help="0,2 compares two levels.")
     ] = str(DEFAULT_LEVEL),
     sizes: Sizes = None,
-    run: Annotated[bool, typer.Option(help="Run it, for the times of its kernels.")] = True,
+    run: Annotated[bool, typer.Option(help="Run it to measure its kernels.")] = True,
     full: Annotated[
-        bool, typer.Option("--full", help="The code of every kernel, not of the dearest alone.")
+        bool,
+        typer.Option("--full", help="Show the code of every kernel, not only of the slowest one."),
     ] = False,
     serve: Annotated[
         bool, typer.Option("--serve", help="Serve the page; stages can be edited on it.")
     ] = False,
     port: Annotated[int, typer.Option(help="The port to serve on; 0: any.")] = 0,
 ) -> None:
-    """Write a page that shows FILE through every stage: source, graphs, kernels, plans, machine
+    """Write an HTML page that shows every stage of FILE: source, graphs, kernels, plans, machine
     code, times.
 
-    The page is one file that opens from disk. A script is run, and every program that it compiles
-    is on the page; a trace of weft profile has its times alone. With --serve a plan, or any other
-    stage, can be edited on the page and is compiled again.
+    The page is one file that can be opened from disk. A script is run, and every program that it
+    compiles is on the page. A trace of weft profile has times only. With --serve you can edit a
+    plan, or any other stage, on the page, and it is compiled again.
     """
     path = out or Path(f"{file.name.partition('.')[0]}.html")
     if not serve:
@@ -99,7 +100,7 @@ def _collect_shown(
             run_script(file, args)
         found = watcher.shown()
         if not found:
-            raise UserError(f"{file} compiled nothing through Weft, so there is nothing to show")
+            raise UserError(f"{file} compiled nothing with Weft, so there is nothing to show")
         return found
     if file.is_dir():
         name, program = _of_bundle(file, sizes or [])
@@ -129,7 +130,7 @@ def _of_bundle(folder: Path, sizes: list[str]) -> tuple[str, Program]:
 
 def _level(text: str) -> int:
     if not (text.isascii() and text.isdecimal()):
-        raise UserError(f"{text!r} is no optimisation level")
+        raise UserError(f"{text!r} is not an optimisation level")
     check_level(int(text))
     return int(text)
 

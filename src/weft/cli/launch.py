@@ -40,14 +40,13 @@ _LAST_WORDS: Final = 0.3
 
 def launch_command(
     script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python file.")],
-    args: Annotated[
-        list[str] | None, typer.Argument(help="What the script is called with.")
-    ] = None,
+    args: Annotated[list[str] | None, typer.Argument(help="Arguments of the script.")] = None,
     ranks: Annotated[int, typer.Option("-n", min=1, metavar="N", help="How many ranks.")] = 1,
     mpiexec: Annotated[str, typer.Option(help="MPI's own launcher.")] = "",
     dry_run: Annotated[bool, typer.Option(help="Only print the command.")] = False,
 ) -> None:
-    """Run a Python script on N ranks of this machine, which meet through MPI (weft[mpi])."""
+    """Run a Python script on N ranks of this machine, which communicate through MPI
+    (weft[mpi])."""
     launcher, own = _launcher(mpiexec, ranks), [sys.executable, script, *(args or [])]
     if dry_run:
         print(" ".join([*launcher, *own]))
@@ -68,7 +67,7 @@ def _launcher(given: str, ranks: int) -> list[str]:
     found = shutil.which(given or "mpiexec", path=path)
     if found is None:
         raise UserError(
-            f"{given or 'mpiexec'} is not there: install weft[mpi], or load the MPI of the cluster"
+            f"{given or 'mpiexec'} was not found: install weft[mpi], or load the MPI of the cluster"
         )
     return [found, "-n", str(ranks), *_binding_options(found, ranks)]
 
@@ -136,11 +135,11 @@ def _drop_repeated(sentences: list[str]) -> list[str]:
 
 def _ranks_gone(board: Board) -> list[str]:
     """The ranks that came, and whose process is gone before its end."""
-    found = [f"rank {rank} has ended, and never came to weft.mesh" for rank in _find_missing(board)]
+    found = [f"rank {rank} ended before it called weft.mesh" for rank in _find_missing(board)]
     for rank in range(board.count) if not found else ():
         process, at = board.process(rank), board.read(rank)
         if process and at not in (ENDED, FAILED) and not Path(f"/proc/{process}").exists():
-            found.append(f"rank {rank} is gone, killed or by os._exit; it {at}")
+            found.append(f"rank {rank} died, killed or by os._exit; it {at}")
     return found
 
 
@@ -162,6 +161,6 @@ def _ranks_late(board: Board, began: float | None) -> list[str]:
     here = next(rank for rank in ranks if board.process(rank))
     away = ", ".join(f"rank {rank}" for rank in ranks if not board.process(rank))
     return [
-        f"rank {here} waited {timeout:g} s at weft.mesh, and {away or 'MPI'} did not come to it; "
-        "WEFT_COLLECTIVE_TIMEOUT says how long"
+        f"rank {here} waited {timeout:g} s at weft.mesh, but {away or 'MPI'} did not come to it; "
+        "WEFT_COLLECTIVE_TIMEOUT sets the limit"
     ]

@@ -24,7 +24,7 @@ app = typer.Typer(
     name="weft",
     cls=Commands,
     epilog="FILE is a PTIR program as JSON, bincode or text, a Core IR module, StableHLO "
-    "text or an ONNX model; which one it is, its content tells, or its extension. "
+    "text or an ONNX model; its content or its extension tells the format. "
     "Exit codes: 0 success, 1 the program or the data is wrong, 2 the command line is wrong.",
     no_args_is_help=True,
     add_completion=False,

@@ -19,7 +19,7 @@ def profile_command(
     script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python script.")],
     args: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ARGS...]", help="What the script is given, options too."),
+        typer.Argument(metavar="[ARGS...]", help="Arguments of the script, also options."),
     ] = None,
     trace: Annotated[
         Path | None,
@@ -32,8 +32,8 @@ def profile_command(
 ) -> None:
     """Run SCRIPT and print where its time went: kernel, op, line and layer.
 
-    Every program that it runs through Weft is run once more, kernel by kernel. Options of weft
-    stand before SCRIPT; all that follows it is the script's, as on the command line of python.
+    Every program that it runs with Weft is run once more, kernel by kernel. Options of weft come
+    before SCRIPT; everything after it is passed to the script, as on the command line of python.
     """
     if most < 1:
         raise UserError(f"--most is the number of rows, 1 or more, not {most}")
@@ -47,7 +47,7 @@ def profile_command(
         with weft.profile(trace, show=False) as found:
             run_script(script, args or [])
         if not found.spans:
-            raise UserError(f"{script} ran nothing through Weft, so there is nothing to tell")
+            raise UserError(f"{script} ran nothing with Weft, so there is nothing to report")
     finally:
         # A script that failed is told about as far as it came.
         if found.spans:

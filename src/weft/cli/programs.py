@@ -139,7 +139,7 @@ def save_as(source: Source, path: Path) -> None:
     elif isinstance(source, core_ir.Module):
         core_ir.save(source, path)
     else:
-        raise UserError(f"cannot write {path}: PTIR says more than Core IR can")
+        raise UserError(f"cannot write {path}: PTIR can express more than Core IR")
 
 
 def input_kinds(source: Source) -> list[str]:

@@ -36,5 +36,5 @@ def check_apart(path: Path, *read: Path | None) -> None:
     for each in read:
         if each is not None and path.exists() and each.exists() and path.samefile(each):
             raise UserError(
-                f"cannot write {path}: it is what is read, and would be lost; give another name"
+                f"cannot write {path}: it is the input, and would be lost; give another name"
             )

@@ -50,15 +50,15 @@ def run_command(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="NPZ", help="Where the outputs go; without it, a table shows them."),
+        typer.Option(
+            metavar="NPZ", help="The file for the outputs; without it, they are printed as a table."
+        ),
     ] = None,
-    backend: Annotated[str, typer.Option(help="Which backend carries it out.")] = default_backend(),
-    seed: Annotated[
-        int, typer.Option(min=0, max=MAX_SEED, help="What the random ops draw from.")
-    ] = 0,
+    backend: Annotated[str, typer.Option(help="The backend that runs it.")] = default_backend(),
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="The seed of the random ops.")] = 0,
     verbose: Annotated[
         bool,
-        typer.Option("--verbose", "-v", help="Tell on stderr how the program was legalised."),
+        typer.Option("--verbose", "-v", help="Print on stderr how the program was legalised."),
     ] = False,
 ) -> None:
     """Run FILE. bf16, fp8 and 4-bit arrays are stored as bits under names such as 'arr_0:bf16'."""
@@ -72,7 +72,9 @@ def run_command(
         kinds = input_kinds(program)
         if inputs is None and not input_ and kinds:
             what = f"@{program.entry}" if isinstance(program, Program) else "the module"
-            raise UserError(f"{what} takes inputs, {', '.join(kinds)}; give them with --inputs NPZ")
+            raise UserError(
+                f"{what} takes the inputs {', '.join(kinds)}; give them with --inputs NPZ"
+            )
         names = input_names(program) or [str(number) for number in range(len(kinds))]
         given = _read_inputs(inputs, input_ or [], names)
         results = run(program, given, backend=backend, seed=seed, log=log)

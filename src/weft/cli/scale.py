@@ -25,7 +25,7 @@ def scale_command(
     tokens: Annotated[int, typer.Option(min=0, help="Tokens a GPU takes in a step.")] = 0,
     sharded: Annotated[bool, typer.Option(help="Split the optimiser's state over ranks.")] = False,
 ) -> None:
-    """What a training step on many GPUs takes, on paper: compute, exchange, memory, efficiency."""
+    """Estimate a training step on many GPUs: compute, communication, memory, efficiency."""
     found, cluster = _model(model, tokens), Cluster()
     table = new_table()
     for column in _COLUMNS:
@@ -50,7 +50,7 @@ def _table_row(count: int, step: Step, model: Model) -> list[str]:
 
 def _model(name: str, tokens: int) -> Model:
     if name not in MODELS:
-        raise UserError(f"there is no model {name!r} on paper; there are {', '.join(MODELS)}")
+        raise UserError(f"there is no model {name!r}; there are {', '.join(MODELS)}")
     return replace(MODELS[name], tokens=tokens) if tokens else MODELS[name]
 
 

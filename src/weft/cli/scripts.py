@@ -40,7 +40,7 @@ def run_script(script: Path, args: Sequence[str]) -> None:
 
 
 def _exit_with_error(script: Path, why: str, code: int = 1) -> None:
-    print(f"error: {script} did not come to its end: {why}", file=sys.stderr)
+    print(f"error: {script} did not finish: {why}", file=sys.stderr)
     raise typer.Exit(code)
 
 

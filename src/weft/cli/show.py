@@ -26,7 +26,7 @@ def show_command(
         typer.Option(
             "--format",
             "-f",
-            help="text reads back as it is; display is what other PTIR tools print.",
+            help="text can be read back; display is the form that other PTIR tools print.",
         ),
     ] = ShowFormat.TEXT,
 ) -> None:

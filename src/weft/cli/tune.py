@@ -31,14 +31,17 @@ def tune_command(
     ] = "",
     data: Annotated[
         Path | None,
-        typer.Option(metavar="JSON", help="With --shapes, keep the times of all forms here, too."),
+        typer.Option(
+            metavar="JSON",
+            help="With --shapes, also write the times of all candidates to this file.",
+        ),
     ] = None,
     sizes: Sizes = None,
     log: Annotated[
         Path | None, typer.Option(metavar="CSV", help="Add every measurement to this log.")
     ] = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Measure what was tuned before, too.")
+        bool, typer.Option("--again", help="Also measure what was tuned before.")
     ] = False,
     farm: Annotated[
         str,
@@ -54,7 +57,7 @@ def tune_command(
 ) -> None:
     """Measure 10 to 20 plans for each kernel of FILE that differs, and keep the best ones.
 
-    Compiles on this machine use them from then on. Ctrl-C keeps what was found.
+    Later compiles on this machine use them. Ctrl-C keeps the results so far.
     """
     _check_asked(file, gpu, shapes, data)
     if farm and file is None:
@@ -82,5 +85,5 @@ def _check_asked(file: Path | None, gpu: bool, shapes: str, data: Path | None) -
 def log_command(
     file: Annotated[Path, typer.Argument(metavar="CSV", help="A log of measurements.")],
 ) -> None:
-    """Say how well the estimates in a log order the plans of each kernel."""
+    """Report how well the estimates in a log rank the plans of each kernel."""
     work_of("tuning").tell_log(file)

@@ -176,11 +176,13 @@ def _print_report(name: str, tuning: Tuning, where: str) -> None:
     print(f"{name}: {plans} measured on the {where}, {known} tuned before")
     if not tuning.is_kept:
         complain(
-            f"what was found could not be kept in {cache.folder()}, and no compile will use it: "
-            "make room there, or name another folder with WEFT_CACHE, and tune again"
+            f"the tuned plans could not be saved in {cache.folder()}, so no compile will use them: "
+            "free space there, or name another folder with WEFT_CACHE, and tune again"
         )
     elif tuning.interrupted:
-        complain("stopped: what was found so far is kept, the next weft tune goes on from there")
+        complain(
+            "stopped: the results so far are saved, and the next weft tune continues from there"
+        )
 
 
 def tell_log(file: Path) -> None:

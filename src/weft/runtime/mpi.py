@@ -255,7 +255,7 @@ class MpiRank(World):
         why = ", ".join(away) or "the exchange did not end"
         return (
             f"rank {self.rank} waited {self.timeout:g} s at {meeting}, and {why}; "
-            "WEFT_COLLECTIVE_TIMEOUT says how long"
+            "WEFT_COLLECTIVE_TIMEOUT sets the limit"
         )
 
     def _at_once(self, call: Callable[[], None], meeting: Meeting) -> None:

@@ -214,7 +214,7 @@ def test_the_same_model_gives_the_same_bytes(folder: Path, mixture: Path) -> Non
 
 def test_a_bundle_takes_the_place_of_a_bundle_only(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(UserError, match="is there, and is no bundle"):
+    with pytest.raises(UserError, match="exists and is not a bundle"):
         weft.build(models.same(), out=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
     out = folder / "replaced"
@@ -237,12 +237,12 @@ def test_what_runs_on_the_host_is_refused_by_its_line(folder: Path) -> None:
     [
         ({}, r"the size B of classify is open.*sizes=\{'B': \(1, 64\)\}"),
         ({"sizes": {"C": (1, 2)}}, "there is no size 'C'; the open sizes are B"),
-        ({"sizes": {"B": (5, 2)}}, "from 5 to 2, which is nothing"),
-        ({"sizes": {"B": 5}}, r"the range of B is 5; give \(least, most\)"),
-        ({"sizes": {"B": (1, 2)}, "name": "2x"}, "'2x' cannot begin the names of C functions"),
-        ({"sizes": {"B": (1, 2)}, "name": "weft_x"}, "cannot begin the names"),
+        ({"sizes": {"B": (5, 2)}}, "5 to 2, is empty"),
+        ({"sizes": {"B": 5}}, r"the range of B is 5; give \(smallest, largest\)"),
+        ({"sizes": {"B": (1, 2)}, "name": "2x"}, "'2x' cannot be the prefix of C functions"),
+        ({"sizes": {"B": (1, 2)}, "name": "weft_x"}, "cannot be the prefix"),
         ({"sizes": {"B": (1, 2)}, "target": "vax"}, "there is no target 'vax'"),
-        ({"sizes": {"B": (1, 2)}, "cc": "no-such-compiler"}, "'no-such-compiler' is not there"),
+        ({"sizes": {"B": (1, 2)}, "cc": "no-such-compiler"}, "'no-such-compiler' was not found"),
         ({"sizes": {"B": (1, 2)}, "state": "y"}, "state names 'y'; classify takes x"),
     ],
 )

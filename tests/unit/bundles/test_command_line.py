@@ -122,7 +122,7 @@ def test_the_names_of_a_core_ir_module() -> None:
         (("--dynamic", "C=1..8"), "there is no size 'C'; the open sizes are B"),
         (("--dynamic", "B=1..8", "--sizes", "B=2"), "give --sizes or --dynamic"),
         (("--sizes", "B=2", "--state", "0"), "'0' is not an input and the result that replaces it"),
-        (("--sizes", "B=2", "--target", "cpu,sm90"), "for processors or for GPUs, not for both"),
+        (("--sizes", "B=2", "--target", "cpu,sm90"), "cannot be for both processors and GPUs"),
         (("--sizes", "B=2", "--target", "vax"), "there is no target 'vax'"),
     ],
 )

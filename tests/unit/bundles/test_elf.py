@@ -69,18 +69,20 @@ def test_a_compiler_for_another_machine_is_asked_for(
     monkeypatch.delenv("CC", raising=False)
     with pytest.raises(UserError, match=r"-linux-gnu-gcc, or clang and lld.*or name one with cc="):
         weft.build(models.same(), out=tmp_path / "same", target=other)
-    with pytest.raises(UserError, match="there is none: install gcc or clang"):
+    with pytest.raises(
+        UserError, match="no C compiler was found to link the bundle: install gcc or clang"
+    ):
         weft.build(models.same(), out=tmp_path / "same")
 
 
 def test_what_is_no_object_is_told() -> None:
     for data in (b"", b"\x7fELF", b"MZ" + bytes(200)):
-        with pytest.raises(UserError, match="it is no ELF file of 64 bits"):
+        with pytest.raises(UserError, match="it is not a 64-bit ELF file"):
             Elf(data)
 
 
 def test_a_failing_compiler_is_told(folder: Path) -> None:
-    with pytest.raises(UserError, match="false could not make the library"):
+    with pytest.raises(UserError, match="false could not build the library"):
         weft.build(models.same(), out=folder / "failed", cc="false")
     assert not (folder / "failed").exists()
     assert library.compiler_for(platform.machine(), "cc -m64") == ["cc", "-m64"]

@@ -46,9 +46,15 @@ def changed(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (lambda folder: (folder / "manifest.json").unlink(), "no bundle"),
-        (lambda folder: (folder / "manifest.json").write_text("{"), "manifest.json is not what"),
-        (lambda folder: (folder / "manifest.json").write_text("[]"), "manifest.json is not what"),
+        (lambda folder: (folder / "manifest.json").unlink(), "not a bundle"),
+        (
+            lambda folder: (folder / "manifest.json").write_text("{"),
+            "manifest.json was not written",
+        ),
+        (
+            lambda folder: (folder / "manifest.json").write_text("[]"),
+            "manifest.json was not written",
+        ),
         (lambda folder: (folder / "program.bin").unlink(), "program.bin cannot be read"),
         (cut_off("program.bin"), "program.bin is not the file that was built"),
         (cut_off("weights.safetensors"), "weights.safetensors is not the file that was built"),

@@ -96,15 +96,18 @@ def cut(path: Path) -> None:
         (lambda p: cut(p / "weights.safetensors"), r"it has \d+ bytes, not \d+"),
         (lambda p: (p / "mixture.h").unlink(), "mixture.h cannot be read: No such file"),
         (lambda p: cut(p / "manifest.json"), None),
-        (lambda p: (p / "manifest.json").write_text("{"), "not what weft.build writes"),
-        (lambda p: (p / "manifest.json").write_text("[" * 100_000), "not what weft.build writes"),
-        (lambda p: (p / "manifest.json").write_bytes(b"\xff"), "not what weft.build writes"),
-        (lambda p: (p / "manifest.json").unlink(), "is no bundle: manifest.json cannot be read"),
+        (lambda p: (p / "manifest.json").write_text("{"), "was not written by weft.build"),
+        (
+            lambda p: (p / "manifest.json").write_text("[" * 100_000),
+            "was not written by weft.build",
+        ),
+        (lambda p: (p / "manifest.json").write_bytes(b"\xff"), "was not written by weft.build"),
+        (lambda p: (p / "manifest.json").unlink(), "is not a bundle: manifest.json cannot be read"),
         (lambda p: changed(p, lambda c: c.update(format=99)), "has format 99, made by weft"),
         (lambda p: changed(p, lambda c: c.update(abi="x")), "has abi 'x'"),
-        (lambda p: changed(p, lambda c: c.update(name="../x")), "not what weft.build writes"),
-        (lambda p: changed(p, lambda c: c.update(name="other")), "not what weft.build writes"),
-        (lambda p: changed(p, lambda c: c.pop("inputs")), "not what weft.build writes"),
+        (lambda p: changed(p, lambda c: c.update(name="../x")), "was not written by weft.build"),
+        (lambda p: changed(p, lambda c: c.update(name="other")), "was not written by weft.build"),
+        (lambda p: changed(p, lambda c: c.pop("inputs")), "was not written by weft.build"),
         (lambda p: changed(p, lambda c: c["inputs"].pop()), "is not the one that its manifest"),
         *(
             (
@@ -122,11 +125,11 @@ def cut(path: Path) -> None:
         ),
         (
             lambda p: changed(p, lambda c: c["files"].update({"../a": c["files"]["mixture.h"]})),
-            "not what weft.build writes",
+            "was not written by weft.build",
         ),
         (
             lambda p: changed(p, lambda c: c["targets"][0].update(machine="pdp11")),
-            "is for pdp11, and this is",
+            "is for pdp11, but this machine is",
         ),
     ],
 )
@@ -169,7 +172,7 @@ def test_an_unchecked_library_that_was_cut_off_is_told(copy: Path) -> None:
     [
         ((np.zeros((21, 4), np.float32),), "axis 0 of the input x has size 21; B is from 0 to 20"),
         ((np.zeros((2, 5), np.float32),), "axis 1 of the input x has size 5, not 4"),
-        ((np.zeros((2, 4)),), "the input x has dtype float64, and the model takes float32"),
+        ((np.zeros((2, 4)),), "the input x has dtype float64, but the model takes float32"),
         ((np.zeros(4, np.float32),), "the input x has 1 axes, not 2"),
         ((), r"classify takes 1 inputs \(x\), not 0"),
     ],
@@ -198,7 +201,7 @@ def test_a_bundle_that_was_built_anew_is_loaded_anew(folder: Path) -> None:
 
 
 def test_options_are_checked(classify: Path) -> None:
-    with pytest.raises(UserError, match="threads is 0; it is a number from 1 to 4096"):
+    with pytest.raises(UserError, match="threads is 0; it must be a number from 1 to 4096"):
         weft.load_bundle(classify, threads=0)
     with pytest.raises(UserError, match="seed -1 is not a whole number"):
         weft.load_bundle(classify)(np.zeros((1, 4), np.float32), seed=-1)

@@ -134,7 +134,7 @@ def test_mistakes_are_told(both: Path, folder: Path) -> None:
     with pytest.raises(UserError, match=r"has no code for 'vax': it was built for cpu, "):
         weft.load_bundle(both, target="vax")
     for targets, why in (
-        (("cpu", "sm90"), "for processors or for GPUs, not for both: build one for cpu and one"),
+        (("cpu", "sm90"), "cannot be for both processors and GPUs: build one for cpu and one"),
         (("cpu", "cpu"), "the target cpu is given twice"),
         ((), "no target is given"),
         (("cpu", "vax"), "there is no target 'vax'"),
@@ -143,7 +143,7 @@ def test_mistakes_are_told(both: Path, folder: Path) -> None:
             weft.build(models.same(), out=folder / "no", target=targets)
     other = machine_of(target_named(OTHER))
     for compiler, why in (
-        ("cc", f"machines of several kinds: .* as in cc=.'{other}': 'cc'."),
+        ("cc", f"different kinds of machines: .* as in cc=.'{other}': 'cc'."),
         ({"vax": "cc"}, "cc has a C compiler for 'vax'; the targets run on "),
     ):
         with pytest.raises(UserError, match=why):

@@ -71,6 +71,6 @@ def test_a_member_of_an_archive_that_is_no_array_is_told(tmp_path: Path) -> None
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as file:
         file.writestr("notes.txt", "no array")
     with pytest.raises(
-        weft.UserError, match=r"'notes.txt' in the .npz file is no array; save arrays"
+        weft.UserError, match=r"'notes.txt' in the .npz file is not an array; save arrays"
     ):
         arrays.read_arrays(tmp_path / "a.npz")

@@ -273,7 +273,7 @@ def test_run_without_inputs_and_with_a_seed(run: Weft, tmp_path: Path) -> None:
 
 def test_run_says_what_is_wrong_with_the_inputs(run: Weft, program: Path, tmp_path: Path) -> None:
     assert run("run", program) == Result(
-        1, "", "error: @small takes inputs, f32[2, 3]; give them with --inputs NPZ\n"
+        1, "", "error: @small takes the inputs f32[2, 3]; give them with --inputs NPZ\n"
     )
     np.savez(tmp_path / "in.npz", np.zeros(3))
     assert run("run", program, "--inputs", tmp_path / "in.npz").err == (
@@ -464,7 +464,7 @@ def test_tuned_plans_that_cannot_be_kept_are_told(
     monkeypatch.setattr(tuned, "save_tuned", lambda target, table: False)
     result = run("tune", program)
     assert result.code == 0
-    assert f"what was found could not be kept in {tmp_path / 'cache'}" in result.err
+    assert f"the tuned plans could not be saved in {tmp_path / 'cache'}" in result.err
     assert "name another folder with WEFT_CACHE" in result.err
 
 
@@ -529,5 +529,5 @@ def test_nothing_is_written_over_what_is_read(run: Weft, program: Path, tmp_path
         before = file.read_bytes()
         result = run(*command)
         assert result.code == 1
-        assert f"cannot write {file}: it is what is read" in result.err
+        assert f"cannot write {file}: it is the input" in result.err
         assert file.read_bytes() == before

@@ -97,8 +97,11 @@ def test_verbose_counts_rules_and_kernels(run: Run, tmp_path: Path) -> None:
     ("options", "message"),
     [
         ("--dump=nothing", "there is no stage 'nothing' to dump: there are frontend, tiny"),
-        ("--dump=plan --to tiny", "there are frontend, tiny; --to tiny ends before it"),
-        ("--out elsewhere", "--out says where dumped stages go: say which with --dump=STAGES"),
+        ("--dump=plan --to tiny", "there are frontend, tiny; --to tiny stops before it"),
+        (
+            "--out elsewhere",
+            "--out is the folder for dumped stages: name the stages with --dump=STAGES",
+        ),
         ("--from nothing missing.json", "there is no stage 'nothing'; the stages are"),
         ("--from plan missing.json", "cannot read missing.json"),
         ("--from plan missing.json --to tiny", "stage 'plan' is given, but comes after 'tiny'"),
@@ -165,8 +168,8 @@ def test_kernels_are_measured_into_a_log(run: Run, program: Path, tmp_path: Path
     ("given", "why"),
     [
         (["-O1"], "there is no optimisation level 1"),
-        (["--check", "--to", "plan"], "--check runs the program, and --to plan ends before"),
-        (["--measure", "x.csv", "--to", "plan"], "--measure runs the program, and --to plan"),
+        (["--check", "--to", "plan"], "--check runs the program, but --to plan stops before"),
+        (["--measure", "x.csv", "--to", "plan"], "--measure runs the program, but --to plan"),
         (["--measure", "/nowhere/x.csv"], "cannot write /nowhere/x.csv: there is no folder"),
     ],
 )

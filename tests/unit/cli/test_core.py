@@ -75,7 +75,7 @@ def test_convert(run: Weft, module: Path, tmp_path: Path) -> None:
     assert run("convert", module, "--to", "ptir-text").out == run("show", as_json).out
     back = run("convert", as_json, tmp_path / "back.core")
     assert back == Result(
-        1, "", f"error: cannot write {tmp_path / 'back.core'}: PTIR says more than Core IR can\n"
+        1, "", f"error: cannot write {tmp_path / 'back.core'}: PTIR can express more than Core IR\n"
     )
 
 
@@ -85,7 +85,7 @@ def test_run(run: Weft, module: Path, inputs: Path, backend: str) -> None:
     assert (result.code, result.err) == (0, "")
     assert "25" in result.out
     assert run("run", module).err == (
-        "error: the module takes inputs, x: tensor<f32[2]>; give them with --inputs NPZ\n"
+        "error: the module takes the inputs x: tensor<f32[2]>; give them with --inputs NPZ\n"
     )
 
 

@@ -39,7 +39,7 @@ def test_a_rank_that_ended_before_it_joined_is_missed(
     gone.wait()
     Path(Board.first_file(board.path, 1)).write_text(f"{gone.pid}\n")
     assert launch._watch_job(job_of("import time; time.sleep(600)"), board) == 1
-    assert capsys.readouterr().err == "weft: rank 1 has ended, and never came to weft.mesh\n"
+    assert capsys.readouterr().err == "weft: rank 1 ended before it called weft.mesh\n"
 
 
 def test_a_rank_that_does_not_join_is_late(
@@ -50,6 +50,6 @@ def test_a_rank_that_does_not_join_is_late(
     board.write(1, STARTING)
     assert launch._watch_job(job_of("import time; time.sleep(600)"), board) == 1
     assert capsys.readouterr().err == (
-        "weft: rank 1 waited 0.5 s at weft.mesh, and rank 0, rank 2 did not come to it; "
-        "WEFT_COLLECTIVE_TIMEOUT says how long\n"
+        "weft: rank 1 waited 0.5 s at weft.mesh, but rank 0, rank 2 did not come to it; "
+        "WEFT_COLLECTIVE_TIMEOUT sets the limit\n"
     )

@@ -215,7 +215,7 @@ class Nccl:
             at = f", the last exchange being {self._last}" if self._last else ""
             raise self._given_up(
                 f"rank {self.world.rank} waited {seconds:.0f} s for its GPU{at}; "
-                "WEFT_COLLECTIVE_TIMEOUT says how long"
+                "WEFT_COLLECTIVE_TIMEOUT sets the limit"
             )
 
     def _given_up(self, why: str) -> RankFailed:

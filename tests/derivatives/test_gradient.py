@@ -382,9 +382,9 @@ def test_while_offers_scan() -> None:
         gradient(b.build(found), 0)
     assert str(caught.value).startswith(
         "Unimplemented the gradient of while: how often the loop runs is not known in advance, so "
-        "what the way back needs cannot be kept; write the loop as a scan over a fixed number of "
-        "steps, with a select for those that come after the end; at %1 = while(%0) in function "
-        "@main (test_gradient.py:"
+        "the values that the gradient needs cannot be kept; write the loop as a scan over a fixed "
+        "number of steps, with a select for those that come after the end; at %1 = while(%0) in "
+        "function @main (test_gradient.py:"
     )
 
 
@@ -524,7 +524,7 @@ WRONG: list[tuple[Any, str]] = [
     (lambda p: gradient(p, 0, of=1), "a gradient is taken of a float scalar, and result 1 is "
      "f64[2]; reduce it first, or use vjp with a cotangent for each result"),
     (lambda p: vjp(p, 0, of=[7]), "there is no result 7; the program has 3"),
-    (lambda p: vjp(p, 0, of=[2]), "none of the results asked for is a float or complex number"),
+    (lambda p: vjp(p, 0, of=[2]), "none of the requested results is a float or complex number"),
     (lambda p: jvp(p, 2), "parameter 2 is si32[2]; derivatives are taken with respect to tensors "
      "of floats or complex numbers"),
 ]  # fmt: skip

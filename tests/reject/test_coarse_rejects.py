@@ -262,7 +262,7 @@ def test_results_of_a_call() -> None:
     x = b.param(*X)
     with pytest.raises(SpecViolation) as caught:
         b.custom_call("byteir.softmax", x, output=tensor("f32", [4, 5]), axis=1)
-    assert caught.value.why == "the op gives f32[4, 6], not f32[4, 5] as was asked for"
+    assert caught.value.why == "the op gives f32[4, 6], not f32[4, 5] as requested"
 
 
 # -- data ----------------------------------------------------------------------------------------

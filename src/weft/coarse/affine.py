@@ -25,7 +25,7 @@ class ByteirQuantize(Composite):
 
     operands = ("input", "scale", "zero_point")
     dtypes = {"input": FLOATS, "scale": FLOATS, "zero_point": QUANTISED}
-    no_gradient = "integers do not vary smoothly"
+    no_gradient = "integers have no derivative"
 
     axis: int | None = attr(Maybe(Usize()), default=None)
 

@@ -52,7 +52,7 @@ class ByteirOneHot(Composite):
 
     operands = ("indices",)
     dtypes = {"indices": INTEGERS, "dtype": ANY}
-    no_gradient = "integers do not vary smoothly"
+    no_gradient = "integers have no derivative"
 
     depth: int = attr(Usize())
     axis: int = attr(Usize())
@@ -165,7 +165,7 @@ class ByteirNonZero(Composite):
 
     operands = ("input",)
     dtypes = {"input": ANY, "indices": INDICES}
-    no_gradient = "integers do not vary smoothly"
+    no_gradient = "integers have no derivative"
 
     bound: Dim = attr(Dimension(), declared=True)
     indices: DType = attr(DTypeOf(), declared=True, default=SI64)

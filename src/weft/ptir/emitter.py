@@ -37,7 +37,7 @@ class Emitter(ABC):
 
     def _like(self, number: Number, model: Term | None) -> Term:
         if model is None:
-            raise InternalError(f"nothing says which dtype the number {number} has")
+            raise InternalError(f"it is not known which dtype the number {number} has")
         return model.like(number)
 
     def term(self, operand: Operand, kind: ValueType) -> Term:

@@ -72,7 +72,7 @@ def _from_bytes(data: bytes) -> Program:
         other = other_format(data)
         if other is None:
             raise
-        why = f"the file is no program: it looks like {other}"
+        why = f"the file is not a program: it looks like {other}"
         raise SpecViolation(error.code, why, "give a program as text, JSON or bincode") from None
 
 
@@ -139,8 +139,8 @@ def read_bytes(path: str | Path) -> bytes:
         raise ResourceExceeded(f"out of memory while reading {path}") from None
     if len(data) > MOST_OF_A_STREAM:
         raise ResourceExceeded(
-            f"{path} is no plain file and has no end after {MOST_OF_A_STREAM:,} bytes; write it to "
-            "a file first, if it has one"
+            f"{path} is not a regular file and has no end after {MOST_OF_A_STREAM:,} bytes; if it "
+            "has an end, write it to a file first"
         )
     return data
 

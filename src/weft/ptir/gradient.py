@@ -81,7 +81,7 @@ def vjp(
         range(len(main.results)) if of is None else _chosen_numbers(of, len(main.results), "result")
     )
     if of is not None and not any(is_smooth(main.results[index]) for index in chosen):
-        raise UserError("none of the results asked for is a float or complex number")
+        raise UserError("none of the requested results is a float or complex number")
     return _vjp(program, _parameters(main, wrt), chosen, classes=classes).program
 
 

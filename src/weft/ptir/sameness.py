@@ -206,7 +206,10 @@ def _judge_instruction(
         own, claimed = found.of(body, instruction.operands[0]), classes_of(op.classes)
         pair = apart(own, claimed)
         if pair is not None:
-            why = f"the value differs between ranks {pair[0]} and {pair[1]}, and is said not to"
+            why = (
+                f"the value differs between ranks {pair[0]} and {pair[1]}, but is declared to be "
+                "the same"
+            )
             yield Finding("RanksDiffer", place, why, "all_reduce it, or say how it is split")
     elif isinstance(op, Collective):
         around = found.around[body.label]
@@ -214,7 +217,7 @@ def _judge_instruction(
             other = next((rank for rank in row if around[rank] != around[row[0]]), None)
             if other is not None:
                 why = (
-                    f"ranks {row[0]} and {other} meet at {op.name} only if a condition says so, "
+                    f"ranks {row[0]} and {other} take part in {op.name} only under a condition, "
                     "and the condition differs between them"
                 )
                 hint = "take the collective out of the branch or the loop"

@@ -70,4 +70,4 @@ def test_one_is_not_lost_on_the_way() -> None:
         y = b.exp(b.neg(x))
     shaped = weft.compile(b.build(y), "cpu", shapes=weft.ShapeSet())
     np.testing.assert_allclose(shaped(X)[0], np.exp(-X), rtol=1e-6)
-    assert "B is exact: hint 0 is required, and filling up adds instructions" in shaped.explain()
+    assert "B is exact: hint 0 is required, and padding adds instructions" in shaped.explain()

@@ -100,14 +100,14 @@ def test_files_of_other_formats_are_told(tmp_path: Path, name: str) -> None:
     data = made(tmp_path / "it")
     with pytest.raises(SpecViolation) as caught:
         loads(data)
-    assert caught.value.why.startswith(f"the file is no program: it looks like {what}")
+    assert caught.value.why.startswith(f"the file is not a program: it looks like {what}")
 
 
 def test_json_of_something_else_is_told() -> None:
     with pytest.raises(SpecViolation) as caught:
         loads(b'{"model": 1, "weights": [2]}')
     assert str(caught.value) == (
-        "MalformedJson at the top level: this JSON is no program, which has 'entry' and "
+        "MalformedJson at the top level: this JSON is not a program, which has 'entry' and "
         "'functions': it has 'model', 'weights'"
     )
 

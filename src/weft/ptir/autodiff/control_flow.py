@@ -86,7 +86,7 @@ class Halves:
         found = divide_forward(marked, wanted, flow.calculus.prices)
         if found is None:
             raise Unimplemented(
-                f"the way back through {flow.op.mnemonic}",
+                f"the gradient of {flow.op.mnemonic}",
                 "it needs a value that can neither be kept (a tuple, or a size known only inside) "
                 "nor computed again",
             )
@@ -443,8 +443,8 @@ SCAN_INSTEAD = (
 def _while(flow: ControlFlow) -> tuple[list[Term], WayBack]:
     raise Unimplemented(
         "the gradient of while",
-        "how often the loop runs is not known in advance, so what the way back needs cannot be "
-        f"kept; {SCAN_INSTEAD}",
+        "how often the loop runs is not known in advance, so the values that the gradient needs "
+        f"cannot be kept; {SCAN_INSTEAD}",
     )
 
 

@@ -137,7 +137,7 @@ def segment_reduce(b: Batching) -> Term:
     if not b.batched[1]:
         return b.tape.append(op, [data.move_axis(0, 1), ids]).move_axis(1, 0)
     if op.accum_dtype is not None:
-        raise b.refuse("the segments differ within the batch and an accumulator is asked for")
+        raise b.refuse("the segments differ within the batch, and accum_dtype is given")
     data = b.spread(0)
     empty = 0 if op.kind is SegmentKind.SUM else data.dtype.lowest
     start = data.full(empty, b.result.shape)

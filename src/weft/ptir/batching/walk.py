@@ -201,7 +201,9 @@ class BatchWalk:
 
     def _select_rows(self, predicate: Term, on_true: Term, on_false: Term) -> Term:
         if not isinstance(on_true.type, TensorType):
-            raise Unimplemented("vmap of cond", "its predicate differs and a result is a tuple")
+            raise Unimplemented(
+                "vmap of cond", "its predicate differs within the batch, and a result is a tuple"
+            )
         column = predicate.reshape([self.size, *(1 for _ in on_true.shape[1:])])
         return on_true.where(column.broadcast_to(on_true.shape), on_false)
 

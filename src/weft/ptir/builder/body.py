@@ -124,7 +124,7 @@ class BodyBuilder:
         if output is not None:
             if not agrees(inferred, output):
                 raise SpecViolation(
-                    "OutputTypeMismatch", f"the op gives {inferred}, not {output} as was asked for"
+                    "OutputTypeMismatch", f"the op gives {inferred}, not {output} as requested"
                 )
             return output
         if isinstance(inferred, TupleType):

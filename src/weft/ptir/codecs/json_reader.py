@@ -219,7 +219,7 @@ def _program_in(data: Json) -> Program:
     if isinstance(data, dict) and data and data.keys().isdisjoint(_FIELDS + _OPTIONAL):
         found = ", ".join(_quote_text(name) for name in list(data)[:4])
         raise _bad_json(
-            "", f"this JSON is no program, which has 'entry' and 'functions': it has {found}"
+            "", f"this JSON is not a program, which has 'entry' and 'functions': it has {found}"
         )
     data = _object(data, "", _FIELDS, _OPTIONAL)
     version = _string(data.get("spec_version", ""), "spec_version") or SPEC_VERSION

@@ -18,7 +18,7 @@ class BitwiseAnd(BinaryFunction):
     """The bits set in both operands; on i1 the logical and."""
 
     scalar = Fn.AND
-    no_gradient = "integers do not vary smoothly"
+    no_gradient = "integers have no derivative"
 
 
 @extension_op("bitwise_or")
@@ -26,7 +26,7 @@ class BitwiseOr(BinaryFunction):
     """The bits set in either operand; on i1 the logical or."""
 
     scalar = Fn.OR
-    no_gradient = "integers do not vary smoothly"
+    no_gradient = "integers have no derivative"
 
 
 @extension_op("bitwise_xor")
@@ -34,7 +34,7 @@ class BitwiseXor(BinaryFunction):
     """The bits set in exactly one operand; on i1 the logical exclusive or."""
 
     scalar = Fn.XOR
-    no_gradient = "integers do not vary smoothly"
+    no_gradient = "integers have no derivative"
 
 
 @extension_op("bitwise_not")
@@ -43,7 +43,7 @@ class BitwiseNot(UnaryFunction):
     logical not."""
 
     scalar = Fn.NOT
-    no_gradient = "integers do not vary smoothly"
+    no_gradient = "integers have no derivative"
 
 
 @extension_op("shift_left")
@@ -54,7 +54,7 @@ class ShiftLeft(BinaryFunction):
 
     operands = ("x", "amount")
     scalar = Fn.SHIFT_LEFT
-    no_gradient = "integers do not vary smoothly"
+    no_gradient = "integers have no derivative"
 
 
 @extension_op("shift_right")
@@ -66,7 +66,7 @@ class ShiftRight(BinaryFunction):
 
     operands = ("x", "amount")
     scalar = Fn.SHIFT_RIGHT
-    no_gradient = "integers do not vary smoothly"
+    no_gradient = "integers have no derivative"
 
 
 @extension_op("bitcast")
@@ -79,7 +79,7 @@ class Bitcast(Op):
     dtypes = {"x": _STORED, "dtype": _STORED}
     elementwise = True
     dtype_bound = True
-    no_gradient = "bits do not vary smoothly"
+    no_gradient = "bits have no derivative"
 
     dtype: DType = attr(DTypeOf())
 

@@ -86,7 +86,7 @@ class Callback(Op):
         own = tuple(map(_parse_type, self.results))
         if not self.effect:
             if not own:
-                raise invalid_attribute("a callback without an effect has results")
+                raise invalid_attribute("a callback without an effect needs results")
             return packed(own)
         if not types or types[0] != TOKEN:
             raise SpecViolation("DTypeMismatch", f"the first operand of an effect is {TOKEN}")
@@ -120,7 +120,7 @@ class Callback(Op):
     def vjp(self, at: Pullback) -> Cotangents:
         raise Unimplemented(
             "the gradient of callback",
-            "nothing is known of a Python function but its values; call it in a function with "
+            "Weft cannot differentiate a Python function; call it in a function with "
             "weft.custom_vjp or weft.custom_jvp, or on weft.stop_gradient of its arguments",
         )
 
@@ -128,6 +128,6 @@ class Callback(Op):
 def _parse_type(text: str) -> TensorType:
     found = _TYPE.fullmatch(text)
     if found is None:
-        raise invalid_attribute(f"{text!r} is no type of a result, such as f32[2, 3]")
+        raise invalid_attribute(f"{text!r} is not a type of a result, such as f32[2, 3]")
     dims = found[2].split(", ") if found[2] else ()
     return TensorType(as_dtype(found[1]), tuple(map(int, dims)))

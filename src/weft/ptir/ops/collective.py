@@ -504,7 +504,7 @@ class Rank(OfRanks):
 
     operands = ()
     dtypes = {"result": frozenset({SI64})}
-    no_gradient = "integers do not vary smoothly"
+    no_gradient = "integers have no derivative"
 
     numbers: tuple[int, ...] = attr(ListOf(Isize()))
 
@@ -526,7 +526,7 @@ class Rank(OfRanks):
 def _check_numbers(what: str, name: str, numbers: Sequence[int], below: int) -> None:
     """A number for each rank, within a bound."""
     if not numbers:
-        raise invalid_attribute(f"{name} has a number for each rank, and there is none")
+        raise invalid_attribute(f"{name} needs one number for each rank, but has none")
     if max(numbers) >= below:
         raise invalid_attribute(f"the {what} of {name} lie between 0 and {below - 1}")
 

@@ -215,7 +215,7 @@ class Compare(Op):
     operands = ("lhs", "rhs")
     dtypes = {"lhs": ANY, "rhs": ANY}
     elementwise = True
-    no_gradient = "truth values do not vary smoothly"
+    no_gradient = "truth values have no derivative"
 
     op: CompareFn = attr(Choice(CompareFn))
 

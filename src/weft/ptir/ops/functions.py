@@ -66,7 +66,7 @@ class Predicate(Op):
     operands = ("x",)
     dtypes = {"x": FLOATS | COMPLEX}
     elementwise = True
-    no_gradient = "truth values do not vary smoothly"
+    no_gradient = "truth values have no derivative"
     test: ClassVar[Callable[..., Any]]
 
     def infer(self, *types: TensorType) -> TensorType:
@@ -122,7 +122,7 @@ class Floor(UnaryFunction):
     """The largest integer that is not above `x`. Zeros keep their sign; infinities and NaN stay."""
 
     scalar = Fn.FLOOR
-    no_gradient = "it is constant between its steps"
+    no_gradient = "it is piecewise constant"
 
 
 @extension_op("ceil")
@@ -131,7 +131,7 @@ class Ceil(UnaryFunction):
     stay."""
 
     scalar = Fn.CEIL
-    no_gradient = "it is constant between its steps"
+    no_gradient = "it is piecewise constant"
 
 
 @extension_op("trunc")
@@ -139,7 +139,7 @@ class Trunc(UnaryFunction):
     """`x` rounded toward zero. The sign is kept, also of a zero."""
 
     scalar = Fn.TRUNC
-    no_gradient = "it is constant between its steps"
+    no_gradient = "it is piecewise constant"
 
 
 @extension_op("round")
@@ -147,7 +147,7 @@ class Round(UnaryFunction):
     """The nearest integer; ties round to the even one. The sign is kept, also of a zero."""
 
     scalar = Fn.ROUND
-    no_gradient = "it is constant between its steps"
+    no_gradient = "it is piecewise constant"
 
 
 @extension_op("sign")
@@ -452,7 +452,7 @@ class Nextafter(BinaryFunction):
 
     scalar = Fn.NEXTAFTER
     dtype_bound = True
-    no_gradient = "it is about the dtype, not about numbers"
+    no_gradient = "it depends on the dtype, not only on the numbers"
 
 
 @extension_op("hypot")

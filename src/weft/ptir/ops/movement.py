@@ -81,7 +81,7 @@ class Reshape(Op):
         if settled.count(INFER) > 1:
             raise invalid_attribute(
                 f"new_shape {_show_new(self.new_shape)} leaves more than one dimension to infer",
-                "a symbol that nothing binds yet counts as inferred",
+                "a symbol that is not bound yet counts as inferred",
             )
         if settled == self.new_shape:
             return super().result_type(types, scope)

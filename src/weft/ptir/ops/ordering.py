@@ -101,7 +101,7 @@ class Argsort(Op):
 
     operands = ("x",)
     dtypes = {"x": ORDERED, "output_dtype": INDICES}
-    no_gradient = "integers do not vary smoothly"
+    no_gradient = "integers have no derivative"
 
     axis: int = attr(Isize(), usual=-1)
     descending: bool = attr(Bool(), default=False)
@@ -136,7 +136,7 @@ class Searchsorted(Op):
 
     operands = ("sorted", "values")
     dtypes = {"sorted": ORDERED, "values": ORDERED, "output_dtype": INDICES}
-    no_gradient = "integers do not vary smoothly"
+    no_gradient = "integers have no derivative"
 
     side: Side = attr(Choice(Side), default=Side.LEFT)
     output_dtype: DType = attr(DTypeOf(), default=SI64)

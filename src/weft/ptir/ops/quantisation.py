@@ -55,7 +55,7 @@ class Quantize(Op):
     operands = ("x", "scale", "zero_point?")
     dtypes = {"x": FLOATS, "scale": FLOATS, "zero_point": QUANTISED, "output_dtype": QUANTISED}
     relative_axes = {"axis": 0}
-    no_gradient = "it is constant between its steps"
+    no_gradient = "it is piecewise constant"
 
     output_dtype: DType = attr(DTypeOf())
     axis: int | None = attr(Maybe(Usize()))
@@ -145,7 +145,7 @@ class Requantize(Op):
         "output_dtype": WHOLE,
     }
     relative_axes = {"axis": 0}
-    no_gradient = "integers do not vary smoothly"
+    no_gradient = "integers have no derivative"
 
     output_dtype: DType = attr(DTypeOf())
     axis: int | None = attr(Maybe(Usize()))

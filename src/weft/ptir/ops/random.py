@@ -62,7 +62,7 @@ class _Sampled(Op):
 
     dtypes = {"dtype": SAMPLED}
     dtype_bound = True
-    no_gradient = "random numbers do not vary with their state"
+    no_gradient = "random numbers have no derivative with respect to their state"
 
     shape: Shape = attr(ShapeOf())
     dtype: DType = attr(DTypeOf(), usual=F32)

@@ -175,7 +175,7 @@ class _Logical(Op):
     operands = ("x",)
     dtypes = {"x": BOOL}
     relative_axes = {"axes": 0}
-    no_gradient = "truth values do not vary smoothly"
+    no_gradient = "truth values have no derivative"
     function: ClassVar[Any]
 
     axes: tuple[int, ...] = attr(USIZES)
@@ -209,7 +209,7 @@ class _Position(Op):
 
     operands = ("x",)
     dtypes = {"x": ORDERED, "output_dtype": INDICES}
-    no_gradient = "integers do not vary smoothly"
+    no_gradient = "integers have no derivative"
     function: ClassVar[Any]
 
     axis: int = attr(Isize())

@@ -41,7 +41,7 @@ def reshape(p: Padding) -> Term:
         if any(map(p.is_padded, dims[1:])):
             p.refuse("joins or splits axes of which a padded one is not the first", *old, *new)
     if [*map(p.is_padded, old[:1])] != [*map(p.is_padded, new[:1])]:
-        p.refuse("makes an axis of fixed size of one that has none", *old, *new)
+        p.refuse("turns a padded axis into one of fixed size, or back", *old, *new)
     return p.replay()
 
 

@@ -74,7 +74,7 @@ class _Walk:
         main = self.program.main
         required = next((h for h in main.hints if h.policy is HintPolicy.REQUIRED), None)
         if required is not None:
-            why = f"hint {required.id} is required, and filling up adds instructions"
+            why = f"hint {required.id} is required, and padding adds instructions"
             raise NoPadding(frozenset(self.names), why)
         for value_id, kind in zip(main.parameter_ids, main.parameters, strict=True):
             self.environment.define(value_id, self.tape.parameter(kind, value_id))

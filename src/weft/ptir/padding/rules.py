@@ -96,7 +96,7 @@ class Padding:
     def require_same(self, *dims: Dim) -> None:
         """Dims that the op takes for one are one: two symbols would be padded each by itself."""
         if len(set(dims)) > 1 and any(map(self.is_padded, dims)):
-            self.refuse(f"takes {' and '.join(map(str, dims))} for one size", *dims)
+            self.refuse(f"needs {' and '.join(map(str, dims))} to be equal", *dims)
 
     def require_whole(self, index: int, axes: Iterable[int], what: str) -> None:
         """Some axes of an operand are not padded."""

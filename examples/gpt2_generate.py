@@ -128,7 +128,7 @@ def _check(model: GPT2, prompt: list[int], count: int, temperature: float) -> No
     vocabulary = model.tokens.weight.shape[0]
     strange = [token for token in prompt if not 0 <= token < vocabulary]
     if strange:
-        raise weft.UserError(f"{strange[0]} is no token: the model has 0 to {vocabulary - 1}")
+        raise weft.UserError(f"{strange[0]} is not a token: the model has 0 to {vocabulary - 1}")
     if not 0 <= temperature < math.inf:
         raise weft.UserError(f"the temperature is {temperature}; it must be a number, at least 0")
 

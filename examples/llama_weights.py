@@ -68,7 +68,7 @@ def config_of(model: Published) -> Config:
 def _vocabulary(model: Published) -> int:
     name = "model.embed_tokens.weight"
     if name not in model.weights:
-        raise UserError(f"the weights have no {name}; they are no Llama's")
+        raise UserError(f"the weights have no {name}; they are not Llama's")
     return int(model.weights[name].shape[0])
 
 
@@ -110,7 +110,7 @@ def with_weights(model: M, weights: Mapping[str, Any]) -> M:
     named = {name: t for name, t in found.items() if "rotary_emb" not in name}
     named.pop("rope_freqs.weight", None)
     if "embed_tokens.weight" not in named:
-        raise UserError("the weights have no embed_tokens.weight; they are no Llama's")
+        raise UserError("the weights have no embed_tokens.weight; they are not Llama's")
     return model.with_state({"lm_head.weight": named["embed_tokens.weight"], **named})
 
 

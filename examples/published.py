@@ -58,7 +58,7 @@ def _json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"cannot read {path}: {error}") from None
     if not isinstance(found, dict):
-        raise UserError(f"{path} is no JSON object")
+        raise UserError(f"{path} is not a JSON object")
     return found
 
 

@@ -157,7 +157,7 @@ def unbroken() -> Iterator[None]:
 def step_count(text: str) -> int:
     """A number of steps on the command line."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number over 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number over 0")
     return int(text)
 
 

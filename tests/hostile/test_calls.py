@@ -121,9 +121,9 @@ def test_a_builder_says_what_it_wants() -> None:
 def test_a_session_says_what_it_wants() -> None:
     s = Session.here()
     h = s.import_(X)
-    with pytest.raises(weft.UserError, match="no tuple; parts of a tensor"):
+    with pytest.raises(weft.UserError, match="not a tuple; parts of a tensor"):
         list(h)
-    with pytest.raises(weft.UserError, match="no tuple; parts of a tensor"):
+    with pytest.raises(weft.UserError, match="not a tuple; parts of a tensor"):
         h[0]
     with pytest.raises(weft.UserError, match=r"no handle beside the number 1\.0"):
         s.emit("add", 1.0, 2.0)

@@ -17,7 +17,7 @@ MUTANTS = 2_000
 def test_a_lying_safetensors_file_is_told(name: str, tmp_path: Path) -> None:
     content, message = SAFETENSORS[name]
     (tmp_path / "x.safetensors").write_bytes(content)
-    with pytest.raises(UserError, match=rf"x.safetensors is no safetensors file: .*({message})"):
+    with pytest.raises(UserError, match=rf"x.safetensors is not a safetensors file: .*({message})"):
         weft.load(tmp_path)
 
 
@@ -25,7 +25,9 @@ def test_a_lying_safetensors_file_is_told(name: str, tmp_path: Path) -> None:
 def test_a_lying_gguf_file_is_told(name: str, tmp_path: Path) -> None:
     content, message = GGUF[name]
     (tmp_path / "x.gguf").write_bytes(content)
-    with pytest.raises(UserError, match=rf"x.gguf is no GGUF file that Weft reads: .*({message})"):
+    with pytest.raises(
+        UserError, match=rf"x.gguf is not a GGUF file that Weft reads: .*({message})"
+    ):
         weft.load(tmp_path)
 
 

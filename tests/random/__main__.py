@@ -69,7 +69,7 @@ def _options() -> argparse.Namespace:
 def _shard(text: str) -> tuple[int, int]:
     part, _, whole = text.partition("/")
     if not (part.isdecimal() and whole.isdecimal() and 1 <= int(part) <= int(whole)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no shard such as 1/4")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a shard such as 1/4")
     return int(part), int(whole)
 
 

@@ -39,4 +39,4 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
 def test_a_wrong_shard_is_told() -> None:
     done = run("--shard", "3/2")
     assert done.returncode == 2
-    assert "'3/2' is no shard such as 1/4" in done.stderr
+    assert "'3/2' is not a shard such as 1/4" in done.stderr

@@ -128,7 +128,7 @@ MISTAKES = [
     Mistake("einsum", "ShapeMismatch", lambda: F.einsum("ij,jk->ik", t(2, 3), t(4, 5)),
             "the label 'j' has the sizes 3 and 4 in (2, 3), (4, 5)", "equally long"),
     Mistake("pixel_shuffle", "ShapeMismatch", lambda: F.pixel_shuffle(t(1, 3, 2, 2), 2),
-            "x (1, 3, 2, 2) has 3 channels, no multiple of 4", "squares"),
+            "x (1, 3, 2, 2) has 3 channels, not a multiple of 4", "squares"),
     Mistake("glu", "ShapeMismatch", lambda: F.glu(t(2, 3)), "axis 1 of x (2, 3)", "two halves"),
     # -- dtypes --
     Mistake("multiply", "DTypeMismatch", lambda: t(2, dtype=I64) * t(2, dtype=weft.uint64),

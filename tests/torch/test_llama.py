@@ -98,5 +98,5 @@ def test_an_output_layer_that_is_missing_is_the_embedding() -> None:
 
 
 def test_other_weights_are_told() -> None:
-    with pytest.raises(weft.UserError, match=r"have no embed_tokens\.weight; they are no Llama's"):
+    with pytest.raises(weft.UserError, match=r"have no embed_tokens\.weight; they are not Llama's"):
         with_weights(Llama(SMALL), {"wte.weight": torch.zeros(2, 2)})

@@ -255,7 +255,7 @@ def test_the_bar_counts_to_what_is_used_up_first(
 
 @pytest.mark.parametrize("text", ["0", "-1", "x", "1.5"])
 def test_no_steps_are_no_number_of_steps(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="is no whole number over 0"):
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a whole number over 0"):
         step_count(text)
 
 
@@ -351,7 +351,7 @@ def test_a_prompt_that_does_not_fit_is_told() -> None:
         ([], 3, 1.0, "do not fit"),
         ([1] * 10, 3, 1.0, "do not fit"),
         ([1], 0, 1.0, "do not fit"),
-        ([1, 11], 3, 1.0, "11 is no token: the model has 0 to 10"),
+        ([1, 11], 3, 1.0, "11 is not a token: the model has 0 to 10"),
         ([1], 3, -1.0, "the temperature is -1.0"),
     ):
         with pytest.raises(weft.UserError, match=message):

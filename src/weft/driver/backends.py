@@ -260,7 +260,8 @@ def check_wire_names(names: Iterable[Any], what: str) -> None:
     for name in names:
         if not isinstance(name, str) or name not in BY_WIRE_NAME:
             raise UserError(
-                f"{what} lists {described(name)} in its ops, which is no wire name{_advice(name)}"
+                f"{what} lists {described(name)} in its ops, which is not a wire "
+                f"name{_advice(name)}"
             )
 
 

@@ -175,7 +175,7 @@ def as_dtype(value: DType | str | Any) -> DType:
             return found
     if isinstance(value, np.dtype) and value.kind in "OUSMmV":
         raise UserError(
-            f"elements of NumPy dtype {value} are no numbers of one size; bring the array to a "
+            f"elements of NumPy dtype {value} are not numbers of one size; bring the array to a "
             f"dtype of numbers, as by x.astype('float32'); the dtypes are {', '.join(BY_NAME)}"
         )
     raise UserError(f"unknown dtype {brief(value)}; the dtypes are {', '.join(BY_NAME)}")

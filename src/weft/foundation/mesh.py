@@ -122,8 +122,8 @@ class Mesh:
             count = self.size(over)
             if shape[place] % count:
                 raise UserError(
-                    f"axis {place} of {name} has size {shape[place]}, which is no multiple of the "
-                    f"{count} ranks along {_axes_text(over)}"
+                    f"axis {place} of {name} has size {shape[place]}, which is not a multiple "
+                    f"of the {count} ranks along {_axes_text(over)}"
                 )
             for other, taken in found.items():
                 if both := set(self.names(over)) & set(self.names(taken)):

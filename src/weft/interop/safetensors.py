@@ -276,7 +276,7 @@ def _match_names(like: Any, tensors: dict[str, Tensor]) -> Any:
     if isinstance(like, dict) and like.keys() == tensors.keys():
         return tensors
     raise UserError(
-        "[load] the file holds tensors by name, and `like` is no module or dict of them"
+        "[load] the file holds tensors by name, and `like` is not a module or dict of them"
     )
 
 

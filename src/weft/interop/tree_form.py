@@ -98,7 +98,7 @@ def parsed(text: str, source: str) -> Form:
         form = json.loads(text)
     except (ValueError, RecursionError):
         raise UserError(
-            f"[load] the structure in {source} is no JSON; the file is damaged"
+            f"[load] the structure in {source} is not JSON; the file is damaged"
         ) from None
     _check_form(form, source, 0)
     found: Form = form
@@ -176,7 +176,7 @@ def leaf_of(form: Form, held: dict[str, Tensor], source: str) -> Any:
         try:
             return float.fromhex(form["float"])
         except (ValueError, OverflowError):
-            raise UserError(f"[load] {form['float']!r} in {source} is no number") from None
+            raise UserError(f"[load] {form['float']!r} in {source} is not a number") from None
     return form["value"]
 
 

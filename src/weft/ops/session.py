@@ -119,7 +119,9 @@ class Session:
         if isinstance(operand, Handle):
             return operand.node
         if isinstance(operand, Tensor):
-            raise UserError("a tensor is no operand of a session; make a handle of it with import_")
+            raise UserError(
+                "a tensor is not an operand of a session; make a handle of it with import_"
+            )
         if not isinstance(operand, Number):
             raise UserError(
                 f"a handle or a number is wanted here, not {brief(operand)}; "
@@ -221,7 +223,9 @@ class Handle(Written):
         """How many elements a tuple has."""
         kind = self.node.type
         if not isinstance(kind, TupleType):
-            raise UserError(f"{self!r} is no tuple; parts of a tensor are taken with slice or take")
+            raise UserError(
+                f"{self!r} is not a tuple; parts of a tensor are taken with slice or take"
+            )
         return len(kind.elements)
 
     # -- every op --------------------------------------------------------------------------------

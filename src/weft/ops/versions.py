@@ -223,7 +223,7 @@ class Version:
                 return f"the captured number {name} was replaced"
         for name, old, now in self.ways.walk(function):
             if now is not old() or now is None:
-                kind = f"is {now.type}" if isinstance(now, Tensor) else "is no tensor"
+                kind = f"is {now.type}" if isinstance(now, Tensor) else "is not a tensor"
                 return f"the captured tensor {name} was replaced: it {kind} now"
         return "a tensor that the function captured is not there any more"
 

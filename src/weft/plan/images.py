@@ -486,12 +486,12 @@ def image_refusal(kernel: Kernel, tensors: Mapping[str, Tensor], plan: MmaPlan) 
     side = next((cached.tensor for cached in plan.cache if cached.where == IMAGE), None)
     image = image_of(kernel, tensors)
     if image is None or image.side != side:
-        return f"{side} is no image whose neighbours along the results lie side by side"
+        return f"{side} is not an image whose neighbours along the results lie side by side"
     block = block_of(kernel, image, plan)
     if min(block.rows, block.lines, block.channels) < 1:
         return "a block is at least a line of results and all taps of a channel"
     if block.register_results % (plan.vectorize.width if plan.vectorize else 1):
-        return f"{block.register_results} results of a register tile are no whole vectors"
+        return f"{block.register_results} results of a register tile are not whole vectors"
     size = sum(scratch_elements(kernel, image, block)) * _sum_bytes(kernel)
     if size > SCRATCH_BYTES:
         shown = "x".join(map(str, plan.tile))

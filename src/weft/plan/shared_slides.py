@@ -85,7 +85,7 @@ def shared_refusals(
     size = plan.tile[columns]
     threads = slide.threads(plan.vector, size)
     if size % plan.vector:
-        yield f"tile {columns}={size} is no whole number of vectors of {plan.vector}"
+        yield f"tile {columns}={size} is not a whole number of vectors of {plan.vector}"
     elif threads > MOST_THREADS:
         what = f"tile {columns}={size} takes {threads} threads of a block"
         yield f"{what}; {MOST_THREADS} is the most"

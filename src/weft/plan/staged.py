@@ -194,7 +194,7 @@ def _width_refusals(kernel: Kernel, plan: StagedPlan, name: str) -> Iterator[str
     assert tiles is not None
     if tiles.parts[-1].axis == _along(kernel.parts[-1]) and size % step:
         yield (
-            f"tile {name}={size} is no multiple of {step} columns, {plan.unroll} vectors of "
+            f"tile {name}={size} is not a multiple of {step} columns, {plan.unroll} vectors of "
             f"{plan.vector}"
         )
     elif tiles.bends > _MOST_BENDS:

@@ -100,7 +100,7 @@ def _algorithm(key: str, value: str) -> Iterator[Finding]:
 
 def _vector_findings(width: int, element_bytes: int, target: Target) -> Iterator[Finding]:
     if width < 1 or width & (width - 1):
-        yield _plan_finding(RANGE, f"a vector of {width} elements is no power of two")
+        yield _plan_finding(RANGE, f"a vector of {width} elements is not a power of two")
     elif target.kind is Kind.GPU and width * element_bytes > _VECTOR_BYTES:
         yield _plan_finding(
             ALIGNMENT,
@@ -121,7 +121,7 @@ def _row_threads(plan: RowPlan, target: Target) -> Iterator[Finding]:
     if target.kind is not Kind.GPU or plan.rows_per_block < 1:
         return
     if plan.threads < 1 or plan.threads & (plan.threads - 1):
-        yield _plan_finding(RANGE, f"{plan.threads} threads for a row are no power of two")
+        yield _plan_finding(RANGE, f"{plan.threads} threads for a row are not a power of two")
     elif plan.blocks_per_row not in CLUSTERS:
         yield _plan_finding(
             RANGE, f"{plan.blocks_per_row} blocks for a row are not 1, 2, 4, 8 or 16"

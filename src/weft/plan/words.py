@@ -258,7 +258,9 @@ class _RowEdit(_Edit):
                 self.set("across", across)
                 return
         told = " or ".join(" ".join(order) for order in orders.values())
-        self.fail(f"{' '.join(words) or 'nothing'} is no order of these loops", f"reorder {told}")
+        self.fail(
+            f"{' '.join(words) or 'nothing'} is not an order of these loops", f"reorder {told}"
+        )
 
     def _store_at(self, words: Sequence[str]) -> None:
         self._row_at(words, self._kept_names, "a row is kept at the axes of rows")

@@ -316,7 +316,7 @@ class _Walk:
         """Products of large tensors are those of the gradient: with the factors of the product."""
         others = [o for o in _refs(instruction) if not self._is_large(o.id)]
         if len(others) != 1 or self.origins[others[0].id] not in self.factors:
-            raise NotSplit("it is no product of the gradient")
+            raise NotSplit("it is not a product of the gradient")
 
 
 def _refs(instruction: Instruction) -> list[Ref]:
@@ -359,7 +359,7 @@ def _values_read(instruction: Instruction) -> list[int]:
 def _added_up(op: Op, dtype: DType) -> tuple[Op, DType]:
     """A sum whose result is what it is added up in, and that."""
     if not isinstance(op, DotGeneral | Reduce):
-        raise NotSplit("it is no sum that turns add to")
+        raise NotSplit("it is not a sum that turns add to")
     usual = dot_accumulator_dtype if isinstance(op, DotGeneral) else accumulator_dtype
     wide = op.accum_dtype or usual(dtype)
     if (wide.is_float and wide.bits < 32) or not (wide.is_float or wide.is_integer):
@@ -493,5 +493,5 @@ class _Body:
 def _value_id(tape: Tape, term: Term) -> int:
     operand = tape.operand(term)
     if isinstance(operand, TensorLiteral):
-        raise SpecViolation("TensorExpected", "a literal is no value of a turn")
+        raise SpecViolation("TensorExpected", "a literal is not a value of a turn")
     return operand.id

@@ -448,7 +448,7 @@ def attention_parts(kernel: Kernel) -> AttentionParts:
     """What is what in a finished kernel that is an attention."""
     form = form_of(kernel)
     if not isinstance(form, Attention):
-        raise InternalError(f"kernel {kernel.name} is no attention")
+        raise InternalError(f"kernel {kernel.name} is not an attention")
     return form.parts
 
 
@@ -456,7 +456,7 @@ def stream_parts(kernel: Kernel) -> StreamParts:
     """What is what in a finished kernel that is a stream."""
     form = form_of(kernel)
     if not isinstance(form, Stream):
-        raise InternalError(f"kernel {kernel.name} is no stream")
+        raise InternalError(f"kernel {kernel.name} is not a stream")
     return form.parts
 
 

@@ -317,7 +317,7 @@ class _Check:
         elif read.fill is not None and not read.guards:
             yield self.wrong("RegionFill", f"{let.name} has a fill but no guards")
         elif read.fill is not None and not is_number_of(read.fill, let.dtype):
-            yield self.wrong("RegionFill", f"{read.fill} is no number of {let.dtype}")
+            yield self.wrong("RegionFill", f"{read.fill} is not a number of {let.dtype}")
 
     def _in_range(
         self,
@@ -387,7 +387,7 @@ class _Check:
     def _check_carries(self, carries: Sequence[Carry], chosen: Sequence[str]) -> Iterator[Finding]:
         for carry, name in zip(carries, chosen, strict=True):
             if not is_number_of(carry.init, carry.dtype):
-                yield self.wrong("RegionFold", f"{carry.init} is no number of {carry.dtype}")
+                yield self.wrong("RegionFold", f"{carry.init} is not a number of {carry.dtype}")
             dtype, axes = self.values.get(name, (None, ()))
             if dtype is not carry.dtype or not set(axes) <= set(carry.axes):
                 yield self.wrong("RegionFold", f"{name} cannot be the next {carry.name}")

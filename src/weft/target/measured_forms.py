@@ -92,7 +92,7 @@ def parse_table(text: str) -> Table:
         }
         return Table(str(found["device"]), str(found["target"]), products)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"this is no table of measured forms: {error}") from None
+        raise UserError(f"this is not a table of measured forms: {error}") from None
 
 
 def table_text(table: Table) -> str:
@@ -121,7 +121,7 @@ _BY_NAME: Final = {form_name(form): form for form in FORMS}
 def _parse_contraction(name: str) -> Contraction:
     found = _PRODUCT.fullmatch(name)
     if found is None:
-        raise ValueError(f"{name!r} is no product")
+        raise ValueError(f"{name!r} is not a product")
     *sizes, a, a_grain, b, b_grain = found.groups()
     sides = (
         Operand(side == "k", int(grain or LINE)) for side, grain in ((a, a_grain), (b, b_grain))

@@ -138,15 +138,15 @@ def test_an_object_is_named_by_its_class_not_by_its_address() -> None:
 @pytest.mark.parametrize(
     ("member", "value", "sentence"),
     [
-        ("ops", {"add"}, "lists 'add' in its ops, which is no wire name; the op add is written "
+        ("ops", {"add"}, "lists 'add' in its ops, which is not a wire name; the op add is written "
          "'ElementwiseBinary'"),
         ("ops", {"reduce_max"}, "the op reduce_max is written 'Reduce'"),
         ("ops", {"sqrt"}, "sqrt is an extension op, for which supports(op) answers"),
-        ("ops", {"DotGenral"}, "which is no wire name; did you mean 'DotGeneral'?"),
-        ("ops", {"?"}, "which is no wire name; they are Constant, ElementwiseUnary, "),
-        ("ops", {1: 2}, "lists 1 in its ops, which is no wire name; they are Constant, "),
-        ("ops", [[]], "lists an object of class list in its ops, which is no wire name"),
-        ("ops", {ReferenceBackend}, "lists the class ReferenceBackend in its ops, which is no w"),
+        ("ops", {"DotGenral"}, "which is not a wire name; did you mean 'DotGeneral'?"),
+        ("ops", {"?"}, "which is not a wire name; they are Constant, ElementwiseUnary, "),
+        ("ops", {1: 2}, "lists 1 in its ops, which is not a wire name; they are Constant, "),
+        ("ops", [[]], "lists an object of class list in its ops, which is not a wire name"),
+        ("ops", {ReferenceBackend}, "lists the class ReferenceBackend in its ops, which is not"),
         ("ops", "Add", "the backend 'mine' has ops that are 'Add', not a set"),
         ("ops", None, "the backend 'mine' has ops that are None, not a set"),
         ("dtypes", {"f32"}, "lists 'f32' in its dtypes, which is not a DType; they are in "

@@ -153,7 +153,7 @@ def test_10_accumulators_stay_in_registers(
 ) -> None:
     compilation = through(product(*sizes, dtype=dtype), "plan", target)
     plans = [plan for plan in compilation["plan"].plans.values() if isinstance(plan, MmaPlan)]
-    assert bool(plans) == (sizes[0] > 1), "a single row is no tile: its columns are summed"
+    assert bool(plans) == (sizes[0] > 1), "a single row is not a tile: its columns are summed"
     for plan in plans:
         rows, columns = plan.warp_tile
         lanes = plan.vectorize.width if plan.vectorize else 1

@@ -126,7 +126,9 @@ NESTS = {
     ),
     "a step of two": ("t in 0..2", "t in 0..2 by 2", "RoutineLoop", "loops go by ones"),
     "a variable of a loop around": ("serial t", "serial p", "RoutineLoop", "by a loop around it"),
-    "an unknown variable": ("16*p + 8*t", "16*p + 8*q", "RoutineName", "q is no loop around here"),
+    "an unknown variable": (
+        "16*p + 8*t", "16*p + 8*q", "RoutineName", "q is neither a loop around here nor a param"
+    ),
     "an address beyond": (
         "b0[l", "b0[1000 + l", "RoutineMemory", "leaves the 64 elements of the buffer at"
     ),
@@ -160,7 +162,9 @@ NESTS = {
     "an accumulator with too few instances": (
         "u=2 unrolled", "u=1 unrolled", "RoutineLoop", "a has no instance here: it has 1 over u"
     ),
-    "lanes that are no power of two": ("l in 0..4", "l in 0..3", "RoutineLoop", "a power of two"),
+    "lanes that are not a power of two": (
+        "l in 0..4", "l in 0..3", "RoutineLoop", "a power of two"
+    ),
     "a store to another place": (
         "store b1[p]", "store b1[0]", "RoutineDomain", "is not where its point belongs, which is p"
     ),
@@ -458,7 +462,7 @@ EDITS: dict[str, Edited] = {
             cache=[{"tensor": t, "where": "packed", "at": "k", "pingpong": False} for t in "AB"],
             warp_tile="4x6", tile=[8, 12, 16], vectorize={"axis": "n", "width": 4},
         ),
-        "PlanRefused", "warp_tile columns is 6, no multiple of 4 lanes",
+        "PlanRefused", "warp_tile columns is 6, not a multiple of 4 lanes",
     ),
     "a block for which no stack is enough": (
         "mlp", "plan",

@@ -33,7 +33,7 @@ PLANS = """{
         ("MalformedJson at plan file.plans[1]: field 'tile' is missing", 7),
         ("MalformedJson at plan file.plans[0].roles: there is no 'x'", 3),
         ("MalformedJson at plan file: field 'kernels' must be an object", 15),
-        ("a vector of 3 elements is no power of two", 0),
+        ("a vector of 3 elements is not a power of two", 0),
         ("E1 at line 4: this", 4),
     ],
 )

@@ -148,7 +148,7 @@ def test_replacing_a_captured_tensor_by_one_of_its_type_traces_nothing() -> None
     assert "state['w'] was replaced: it is f32[1, 3] now" in weft.explain(f)
     state["w"] = 2.0
     np.testing.assert_array_equal(f(X).numpy(), X + 2)
-    assert "state['w'] was replaced: it is no tensor now" in weft.explain(f)
+    assert "state['w'] was replaced: it is not a tensor now" in weft.explain(f)
 
 
 def test_one_tensor_in_two_places_of_which_one_is_replaced() -> None:

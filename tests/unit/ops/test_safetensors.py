@@ -93,7 +93,7 @@ BROKEN = {
 @pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN.keys())
 def test_a_broken_file_is_told(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(content)
-    with pytest.raises(UserError, match=r"\[load\] .*x is no safetensors file"):
+    with pytest.raises(UserError, match=r"\[load\] .*x is not a safetensors file"):
         weft.load(tmp_path / "x")
 
 
@@ -119,8 +119,8 @@ def test_metadata_of_what_is_no_file_is_told(tmp_path: Path) -> None:
     for name, message in (
         ("missing", r"\[load_metadata\] cannot read .*missing: No such file or directory"),
         (".", r"\[load_metadata\] .* is a folder without a file of weights"),
-        ("short", r"short is no safetensors file"),
-        ("wrong", r"wrong is no safetensors file"),
+        ("short", r"short is not a safetensors file"),
+        ("wrong", r"wrong is not a safetensors file"),
     ):
         with pytest.raises(UserError, match=message):
             weft.load_metadata(tmp_path / name)

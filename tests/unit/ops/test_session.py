@@ -114,7 +114,7 @@ def test_python_does_not_decide_by_a_handle() -> None:
     handle = session.import_(weft.asarray([1.0, 2.0]))
     with pytest.raises(weft.UserError, match=r"has no truth value while .*; choose by it with sel"):
         bool(handle.compare("greater", 0.0))
-    with pytest.raises(weft.UserError, match="is no tuple"):
+    with pytest.raises(weft.UserError, match="is not a tuple"):
         len(handle)
     assert len(handle.top_k(k=1, axis=0, largest=True, indices_dtype="si32")) == 2
 

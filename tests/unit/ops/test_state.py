@@ -356,7 +356,9 @@ def test_the_spectral_norm_is_one() -> None:
 
 
 def test_a_layer_without_a_weight_has_no_spectral_norm() -> None:
-    with pytest.raises(UserError, match=r"weight of a LayerNorm is no tensor of two axes or more"):
+    with pytest.raises(
+        UserError, match=r"weight of a LayerNorm is not a tensor of two axes or more"
+    ):
         nn.SpectralNorm(nn.LayerNorm(3))
 
 

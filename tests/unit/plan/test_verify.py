@@ -72,7 +72,7 @@ WRONG: dict[str, tuple[Plan, str, str]] = {
     "an odd vector": (
         MapPlan(Header("sm80", "k"), 3),
         RANGE,
-        "a vector of 3 elements is no power of two",
+        "a vector of 3 elements is not a power of two",
     ),
     "one stage": (
         mma(stages=1),
@@ -121,7 +121,7 @@ WRONG: dict[str, tuple[Plan, str, str]] = {
         "the edge a to b is kept in tape, not in reg, smem_ring, gmem",
     ),
     "too much in flight": (mma(in_flight=2), RANGE, "in_flight is 2; it is 0 or 1"),
-    "threads that are no warps": (
+    "threads that are not warps": (
         MapPlan(Header("sm80", "k"), 4, 1, 48),
         RANGE,
         "48 threads are not whole warps up to 1024",
@@ -139,7 +139,7 @@ WRONG: dict[str, tuple[Plan, str, str]] = {
     "rows that cannot be halved": (
         RowPlan(Header("sm80", "k"), 4, 1, 48),
         RANGE,
-        "48 threads for a row are no power of two",
+        "48 threads for a row are not a power of two",
     ),
     "a cluster of three": (
         RowPlan(Header("sm90", "k"), 4, 1, 64, blocks_per_row=3),

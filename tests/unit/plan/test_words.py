@@ -262,7 +262,7 @@ MISTAKES = {
     "map turn left": "'turn' is not a statement",
     "map warp_tile 8x8": "an elementwise kernel has no warp_tile; it has block, grain",
     "map threads 64": "threads=64 has no effect on the CPU",
-    "row reorder i0": r"i0 is no order of these loops \(reorder i0 r0 or r0 i0\)",
+    "row reorder i0": r"i0 is not an order of these loops \(reorder i0 r0 or r0 i0\)",
     "row keep_row maybe": "'maybe' is neither true nor false",
     "attention register_tile 8": "2 words are needed, not 1",
     "attention pipeline kv stages=3": r"a CPU loads keys when they are packed \(leave it out\)",

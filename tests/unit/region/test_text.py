@@ -89,7 +89,7 @@ MALFORMED = {
         assign("body", 0, "op", "index", ["m*k", "k"]),
         "two axes are multiplied",
     ),
-    "a size that is no number": (
+    "a size that is not a number": (
         assign("axes", 0, "size", "12"),
         "field 'size' must be a whole number",
     ),

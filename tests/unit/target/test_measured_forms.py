@@ -58,7 +58,7 @@ def test_a_target_without_measurements_has_the_model() -> None:
      '{"device": "x", "target": "sm90", "products": {"1*5x5x5 k k": 3}}'],
 )  # fmt: skip
 def test_what_is_no_table(text: str) -> None:
-    with pytest.raises(UserError, match="this is no table of measured forms"):
+    with pytest.raises(UserError, match="this is not a table of measured forms"):
         parse_table(text)
 
 

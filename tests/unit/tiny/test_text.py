@@ -201,9 +201,9 @@ REJECTED = {
         },
         "MalformedJson at the graph.ops[0]: 'K' names 0 axes of a value of shape [2, 3], not one",
     ),
-    "a number that is no axis": (
+    "a number that is not an axis": (
         {"op": "Reduce", "name": "n", "fn": "sum", "inputs": ["x"], "outputs": ["y"], "axes": [2]},
-        "MalformedJson at the graph.ops[0]: 2 is no axis of a value of shape [2, 3]",
+        "MalformedJson at the graph.ops[0]: 2 is not an axis of a value of shape [2, 3]",
     ),
     "half of an integer": (
         {
@@ -214,7 +214,7 @@ REJECTED = {
             "outputs": ["y"],
             "attrs": {"value": 1.5, "dtype": "si32"},
         },
-        "MalformedJson at the graph.ops[0].attrs: 1.5 is no number of si32",
+        "MalformedJson at the graph.ops[0].attrs: 1.5 is not a number of si32",
     ),
     "a complex number around real ones": (
         {
@@ -225,7 +225,7 @@ REJECTED = {
             "outputs": ["y"],
             "attrs": {"low": [1, 0], "high": [0, 0], "value": {"re": 0.0, "im": 1.0}},
         },
-        "MalformedJson at the graph.ops[0].attrs: 1j is no number of f32",
+        "MalformedJson at the graph.ops[0].attrs: 1j is not a number of f32",
     ),
     "operands that a movement does not have": (
         {"op": "Movement", "name": "n", "kind": "barrier", "inputs": ["x"], "outputs": ["y"]},

@@ -98,7 +98,7 @@ def plan_refusals(kernel: Kernel, tensors: Mapping[str, Tensor], plan: Plan) -> 
 def _attention(kernel: Kernel, plan: AttentionPlan) -> Iterator[str]:
     """Blocks hold whole register tiles and fit into the memory of a thread."""
     if not isinstance(form_of(kernel), Attention):
-        yield "the kernel is no attention"
+        yield "the kernel is not an attention"
         return
     yield from _refuse_idle_fields(plan)
     if plan.algo not in ATTENTIONS:
@@ -123,7 +123,9 @@ def _block_refusals(kernel: Kernel, plan: MapPlan) -> Iterator[str]:
     if plan.block > 1 and crossing_of(kernel) is None:
         yield f"block={plan.block} has no effect: no operand lies across the results"
     elif plan.block > 1 and (plan.vector == 1 or plan.block % (plan.unroll * plan.vector)):
-        yield f"block={plan.block} is no multiple of {plan.unroll} vectors of {plan.vector} lanes"
+        yield (
+            f"block={plan.block} is not a multiple of {plan.unroll} vectors of {plan.vector} lanes"
+        )
 
 
 def _refuse_kept_rows(
@@ -235,7 +237,7 @@ def _register_tile(plan: MmaPlan, axis: str) -> Iterator[str]:
     lanes = plan.vectorize.width if plan.vectorize and axis == "n" else 1
     rows, columns = plan.warp_tile
     if columns % lanes:
-        yield f"warp_tile columns is {columns}, no multiple of {lanes} lanes"
+        yield f"warp_tile columns is {columns}, not a multiple of {lanes} lanes"
     vectors = rows * max(1, columns // lanes)
     if vectors > MAX_VECTORS:
         yield (

@@ -114,7 +114,7 @@ class StreamedAttention(Panels, ABC):
         made = self.kernel.let(self.parts.scores).expr
         product = self.kernel.let(made.value).expr if isinstance(made, Reduce) else None
         if not isinstance(product, Binary):
-            raise InternalError("scores are no products")
+            raise InternalError("scores are not products")
         pair = product.lhs, product.rhs
         return pair if self.parts.query in self.lets[product.lhs].axes else pair[::-1]
 

@@ -174,7 +174,7 @@ class BlockedContraction(Panels):
         value = self.reduce.expr.value if isinstance(self.reduce.expr, Reduce) else ""
         made = self.kernel.let(value).expr
         if not isinstance(made, Binary) or made.fn != "mul":
-            raise InternalError("the summed value is no product")
+            raise InternalError("the summed value is not a product")
         pair = made.lhs, made.rhs
         return pair if self._reads(made.lhs, self.roles.lhs) else pair[::-1]
 

@@ -321,5 +321,5 @@ class Formats:
 def number_of(value: Scalar | None, dtype: DType, lanes: int = 1) -> Val:
     """A constant in the compute type of a dtype; nothing is 0."""
     if isinstance(value, complex):
-        raise InternalError(f"{value} is no number of {dtype}")
+        raise InternalError(f"{value} is not a number of {dtype}")
     return number(0 if value is None else value, compute_type(dtype), lanes)

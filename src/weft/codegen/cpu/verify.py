@@ -257,7 +257,9 @@ class _Checker:
         for expr in exprs:
             unknown = (axes_of(expr) | params_of(expr)) - ranges.keys()
             if unknown:
-                self.wrong("RoutineName", f"{min(unknown)} is no loop around here and no param")
+                self.wrong(
+                    "RoutineName", f"{min(unknown)} is neither a loop around here nor a param"
+                )
                 return False
             if max(map(abs, bounds(expr, ranges))) > _FAR:
                 self.wrong("RoutineMemory", f"{expr} leaves the numbers of the machine")
@@ -317,7 +319,9 @@ class _Checker:
             if dtype is None:
                 return False
             if not dtype.is_integer or place.size < 1:
-                self.wrong("RoutineType", f"{place.value} : {dtype} is no place below {place.size}")
+                self.wrong(
+                    "RoutineType", f"{place.value} : {dtype} is not a place below {place.size}"
+                )
                 return False
         return True
 
@@ -333,7 +337,7 @@ class _Checker:
     def _fill(self, load: ir.Load | ir.LoadRun) -> None:
         dtype = self.routine.dtype_of(load.buffer)
         if load.guards and (load.fill is None or not is_number_of(load.fill, dtype)):
-            self.wrong("RoutineType", f"{load.fill} is no number of {dtype}")
+            self.wrong("RoutineType", f"{load.fill} is not a number of {dtype}")
 
     def _load_run(self, run: ir.LoadRun) -> None:
         elements = self._buffer(run.buffer)
@@ -460,12 +464,12 @@ class _Checker:
         if len(lanes) > 1 or not 1 <= instances <= MAX_WRITTEN:
             self.wrong("RoutineLoop", f"an accumulator with {instances} instances")
         if any(not 1 <= n <= MAX_LANES or n & (n - 1) for n in lanes):
-            self.wrong("RoutineLoop", f"{lanes[0]} lanes are no power of two up to {MAX_LANES}")
+            self.wrong("RoutineLoop", f"{lanes[0]} lanes are not a power of two up to {MAX_LANES}")
         folds = init.fn == "carry" and init.start is not None
         if not supported(init.dtype) or not (init.fn in REDUCTIONS or folds):
             self.wrong("RoutineType", f"there is no {init.fn} of {init.dtype}")
         elif init.start is not None and not is_number_of(init.start, init.dtype):
-            self.wrong("RoutineType", f"{init.start} is no number of {init.dtype}")
+            self.wrong("RoutineType", f"{init.start} is not a number of {init.dtype}")
         # A name that begins as an accumulator is no value any more.
         self.values.pop(init.acc, None)
         self.accumulators[init.acc] = init

@@ -114,7 +114,7 @@ def gather_backward(attributes: Attributes, types: Sequence[TensorType], opcode:
     _indices_dtype(indices, opcode)
     rows = attributes["rows"]
     if not isinstance(rows, int) or rows < 0:
-        raise SpecViolation("E3006", f"{rows} is no number of rows", "it is 0 or more")
+        raise SpecViolation("E3006", f"{rows} is not a number of rows", "it is 0 or more")
     if gradient.shape[: indices.rank] != indices.shape:
         raise SpecViolation(
             "E3003",

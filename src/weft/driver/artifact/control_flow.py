@@ -135,7 +135,7 @@ class ControlFlow:
                 length = module.tensors[call.inputs[count]].shape[0]
                 site.scan(call.op, count, length)
             case _:
-                raise InternalError(f"{call.op.mnemonic} is no control flow")
+                raise InternalError(f"{call.op.mnemonic} is not control flow")
         steps.arena = max(steps.arena, site.top)
         return True
 

@@ -108,10 +108,10 @@ def read_log(path: Path) -> list[Measurement]:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
     except (UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path} is no log of measurements, nor a CSV file: {error}") from None
+        raise UserError(f"{path} is not a log of measurements, nor a CSV file: {error}") from None
     if not set(COLUMNS) <= set(columns):
         raise UserError(
-            f"{path} is no log of measurements: a log begins with the line {','.join(COLUMNS)}; "
+            f"{path} is not a log of measurements: a log begins with the line {','.join(COLUMNS)}; "
             "weft compile --measure and weft tune --log write one"
         )
     return [_line(path, number, row) for number, row in enumerate(rows, 2)]
@@ -123,11 +123,11 @@ def _line(path: Path, number: int, row: dict[str, str | None]) -> Measurement:
         name, pattern, flops, moved, occ, guess, actual, plan = texts
         times = float(occ), float(guess), float(actual)
         if not all(0 <= time < math.inf for time in times):
-            raise ValueError("these are no times")
+            raise ValueError("these are not times")
         return Measurement(name, pattern, int(flops), int(moved), *times, plan)
     except (KeyError, ValueError):
         wanted = ", ".join(COLUMNS)
-        raise UserError(f"{path}, line {number} is no measurement: it has {wanted}") from None
+        raise UserError(f"{path}, line {number} is not a measurement: it has {wanted}") from None
 
 
 def rank_correlation(lines: Sequence[Measurement]) -> float:

@@ -55,8 +55,8 @@ def product_named(text: str) -> Product:
     found = _TEXT.fullmatch(" ".join(text.split()))
     if found is None:
         raise UserError(
-            f"{text!r} is no matrix product: write MxNxK or BATCH*MxNxK, and how the operands are "
-            "stored where that is not NN, as in '16x4096x4096 NT'"
+            f"{text!r} is not a matrix product: write MxNxK or BATCH*MxNxK, and how the "
+            "operands are stored if that is not NN, as in '16x4096x4096 NT'"
         )
     sizes = {name: int(found[name] or 1) for name in ("m", "n", "k", "batch")}
     if 0 in sizes.values():

@@ -43,7 +43,7 @@ def artifact_text(data: bytes) -> str:
 
 def _violation(why: str) -> SpecViolation:
     return SpecViolation(
-        "MalformedText", f"the file is no portable artifact of StableHLO that can be read: {why}"
+        "MalformedText", f"the file is not a portable artifact of StableHLO that can be read: {why}"
     )
 
 

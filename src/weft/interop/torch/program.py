@@ -32,7 +32,7 @@ def load_program(path: str | os.PathLike[str]) -> Program:
     """The exported program in a file, `.pt2`, as a program."""
     told = f"{path} is not a program that torch.export.save of torch {torch.__version__} writes"
     if not zipfile.is_zipfile(path):
-        raise UserError(f"{told}: it is no archive, or is cut off", "NotExported")
+        raise UserError(f"{told}: it is not an archive, or is cut off", "NotExported")
     try:
         with warnings.catch_warnings(action="ignore"):
             found = torch.export.load(path)

@@ -184,7 +184,7 @@ def read_index(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         good = False
     if not good:
-        raise UserError(f"[load] {path} is no index of safetensors files in its folder")
+        raise UserError(f"[load] {path} is not an index of safetensors files in its folder")
     return {"weight_map": names, "metadata": texts}
 
 

@@ -89,7 +89,7 @@ def read_gguf(path: Path, data: memoryview) -> Gguf:
     try:
         return _parse_gguf(data)
     except ValueError as error:
-        raise UserError(f"[load] {path} is no GGUF file that Weft reads: {error}") from None
+        raise UserError(f"[load] {path} is not a GGUF file that Weft reads: {error}") from None
 
 
 class _Reader:
@@ -119,7 +119,7 @@ class _Reader:
         try:
             return self.raw(self.number("Q")).decode()
         except UnicodeDecodeError:
-            raise ValueError(f"the text that ends at byte {self.at} is no UTF-8") from None
+            raise ValueError(f"the text that ends at byte {self.at} is not UTF-8") from None
 
     def value(self, kind: int, depth: int = 0) -> Any:
         if kind in _NUMBERS:
@@ -187,7 +187,7 @@ def _read_tensor_line(reader: _Reader) -> tuple[str, Entry]:
         what = UNREAD.get(kind, f"of the type {kind}")
         raise ValueError(f"{short} is {what}, which Weft does not read")
     if block is not None and (not shape or shape[-1] % block.elements):
-        raise ValueError(f"{short} has rows that are no whole blocks of {block.elements}: {shape}")
+        raise ValueError(f"{short} has rows that are not whole blocks of {block.elements}: {shape}")
     return name, Entry(kind, shape, start)
 
 
@@ -200,7 +200,9 @@ def _place_tensors(
         if name in found:
             raise ValueError(f"the tensor {name[:80]!r} stands in it twice")
         if entry.start % alignment:
-            raise ValueError(f"{name[:80]!r} begins at {entry.start}, no multiple of {alignment}")
+            raise ValueError(
+                f"{name[:80]!r} begins at {entry.start}, not a multiple of {alignment}"
+            )
         found[name] = Entry(entry.kind, entry.shape, begin + entry.start)
     places = [Place(repr(name[:80]), entry.start, entry.size) for name, entry in found.items()]
     check_places(places, end, dense=False)

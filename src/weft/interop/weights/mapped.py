@@ -49,7 +49,7 @@ def map_file(path: Path, caller: str = "load", *, strict: bool = False) -> memor
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise UserError(f"[{caller}] cannot read {path}: it is no plain file")
+            raise UserError(f"[{caller}] cannot read {path}: it is not a plain file")
         if strict and found.st_nlink > 1:
             raise UserError(f"[{caller}] cannot read {path}: it is a file of another name, too")
         if not found.st_size:

@@ -45,7 +45,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, Array], Texts]:
         return _parse_safetensors(data)
     except (ValueError, RecursionError) as error:
         why = error if isinstance(error, ValueError) else "its table is nested too deeply"
-        raise UserError(f"[load] {path} is no safetensors file: {why}") from None
+        raise UserError(f"[load] {path} is not a safetensors file: {why}") from None
 
 
 def read_texts(path: Path) -> Texts:
@@ -54,7 +54,7 @@ def read_texts(path: Path) -> Texts:
     try:
         return _metadata_texts(_read_table(data)[0])
     except (ValueError, RecursionError) as error:
-        raise UserError(f"[load_metadata] {path} is no safetensors file: {error}") from None
+        raise UserError(f"[load_metadata] {path} is not a safetensors file: {error}") from None
 
 
 def _parse_safetensors(data: memoryview) -> tuple[dict[str, Array], Texts]:
@@ -82,11 +82,11 @@ def _read_table(data: memoryview) -> tuple[dict[str, Any], int]:
     try:
         table = json.loads(bytes(data[8 : 8 + length]), object_pairs_hook=_each_once)
     except UnicodeDecodeError:
-        raise ValueError("its table is no text") from None
+        raise ValueError("its table is not text") from None
     except json.JSONDecodeError as error:
-        raise ValueError(f"its table is no JSON: {error}") from None
+        raise ValueError(f"its table is not JSON: {error}") from None
     if not isinstance(table, dict):
-        raise ValueError("its table is no JSON object")
+        raise ValueError("its table is not a JSON object")
     return table, 8 + length
 
 

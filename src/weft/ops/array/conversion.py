@@ -146,11 +146,11 @@ def as_array(obj: Any) -> Array:
         array = _as_array(obj)
     except (ValueError, TypeError, RuntimeError, BufferError) as error:
         raise UserError(
-            f"{a_type(obj)} is no array of numbers ({error}); lists must be rectangular"
+            f"{a_type(obj)} is not an array of numbers ({error}); lists must be rectangular"
         ) from None
     if array.dtype.kind in "OUSMmV" and as_dtype_or_none(array.dtype) is None:
         raise UserError(
-            f"{a_type(obj)} with elements of NumPy dtype {array.dtype} is no array of "
+            f"{a_type(obj)} with elements of NumPy dtype {array.dtype} is not an array of "
             "numbers; lists must be rectangular and hold numbers that fit in 64 bits"
         )
     if not array.dtype.isnative:

@@ -215,7 +215,9 @@ def finfo(type: Any, /) -> FloatInfo:
     dtype = type.dtype if isinstance(type, Tensor) else dtype_named(type)
     dtype = {CF32: F32, CF64: F64}.get(dtype, dtype)
     if not dtype.is_float:
-        raise SpecViolation("DTypeNotSupported", f"{dtype} is no float", "use iinfo for integers")
+        raise SpecViolation(
+            "DTypeNotSupported", f"{dtype} is not a float", "use iinfo for integers"
+        )
     found: Any = ml_dtypes.finfo(dtype.numpy)  # type: ignore[no-untyped-call]
     return FloatInfo(
         dtype.bits,
@@ -232,5 +234,7 @@ def iinfo(type: Any, /) -> IntegerInfo:
     """The limits of an integer dtype, or of that of a tensor."""
     dtype = type.dtype if isinstance(type, Tensor) else dtype_named(type)
     if not dtype.is_integer:
-        raise SpecViolation("DTypeNotSupported", f"{dtype} is no integer", "use finfo for floats")
+        raise SpecViolation(
+            "DTypeNotSupported", f"{dtype} is not an integer", "use finfo for floats"
+        )
     return IntegerInfo(dtype.bits, int(dtype.highest), int(dtype.lowest), dtype)

@@ -183,7 +183,7 @@ def check_pixel_shuffle(x: Any, factor: Any) -> ShuffleChecked:
     if ensure_known("channels", tensor.shape[1]) % (factor * factor):
         raise SpecViolation(
             "ShapeMismatch",
-            f"x {listed(tensor.shape)} has {tensor.shape[1]} channels, no multiple of "
+            f"x {listed(tensor.shape)} has {tensor.shape[1]} channels, not a multiple of "
             f"{factor * factor}",
             "the channels become squares of factor by factor positions",
         )
@@ -217,7 +217,7 @@ def check_pixel_unshuffle(x: Any, factor: Any) -> ShuffleChecked:
     if any(ensure_known("x", size) % count for size in tensor.shape[2:]):
         raise SpecViolation(
             "ShapeMismatch",
-            f"the positions of x {listed(tensor.shape)} are no multiples of {count}",
+            f"the positions of x {listed(tensor.shape)} are not multiples of {count}",
             "squares of factor by factor positions become channels",
         )
     return ShuffleChecked(count)

@@ -163,7 +163,7 @@ class Arena:
             constant = isinstance(node.storage, TensorLiteral)
             if node.form is None and node not in known and not constant:
                 raise UserError(
-                    "an export depends on a tensor that is no parameter of the arena; "
+                    "an export depends on a tensor that is not a parameter of the arena; "
                     "make it a parameter, or evaluate the export instead"
                 )
 

@@ -113,7 +113,7 @@ class BodyWriter:
         if isinstance(storage, TensorLiteral):
             return storage
         if form is None:
-            raise InternalError("a leaf of the graph is no parameter of the program")
+            raise InternalError("a leaf of the graph is not a parameter of the program")
         if form.op is None:
             whole = self._operands[operands[0]]
             assert isinstance(whole, Ref)

@@ -131,7 +131,7 @@ def _mean_over_ranks(
     not: there the parts are divided."""
     count = float(groups["size"])
     if not (x.dtype.is_float or x.dtype.is_complex):
-        raise UserError(f"the mean of {x.type} is no integer; cast it to a float first")
+        raise UserError(f"the mean of {x.type} is not an integer; cast it to a float first")
     if x.dtype is F16:
         return s.emit(reduce, x / count, **groups, **attrs, fn="sum")
     return s.emit(reduce, x, **groups, **attrs, fn="sum") / count

@@ -79,7 +79,7 @@ def _checked_shape(shape: Sequence[int]) -> tuple[int, ...]:
     for size in shape:
         if not isinstance(size, int) or isinstance(size, bool) or size < 0:
             raise UserError(
-                f"a parameter cannot have the shape {tuple(shape)}: {size!r} is no size"
+                f"a parameter cannot have the shape {tuple(shape)}: {size!r} is not a size"
             )
     what = f"a parameter of the shape {tuple(shape)}"
     limits.check_bytes(8 * math.prod(shape), what, limits.current())

@@ -175,8 +175,8 @@ class SpectralNorm(Module):
         weight = getattr(layer, name, None)
         if not isinstance(weight, Tensor) or weight.ndim < 2:
             raise UserError(
-                f"[SpectralNorm] {name} of {a_type(layer)} is no tensor of two axes or more; name "
-                "the weight of the layer"
+                f"[SpectralNorm] {name} of {a_type(layer)} is not a tensor of two axes or more; "
+                "name the weight of the layer"
             )
         if not is_positive_whole(steps):
             raise UserError(f"[SpectralNorm] steps is {steps!r}; it must be a whole number over 0")

@@ -103,7 +103,7 @@ class Accumulate(Optimiser):
         self, gradients: Sequence[Tensor], state: Any, params: Sequence[Parameter]
     ) -> Found:
         if not isinstance(state, dict) or not {"count", "sum", "inner"} <= state.keys():
-            raise UserError("[update] this is no state of accumulate; begin with init(params)")
+            raise UserError("[update] this is not a state of accumulate; begin with init(params)")
         sums = [old + new for old, new in zip(state["sum"], gradients, strict=True)]
         due = state["count"] + 1.0 >= float(self.steps)
         means = [each / float(self.steps) for each in sums]

@@ -49,7 +49,7 @@ class Muon(ByParameter):
         for param in params:
             if param.tensor.ndim != 2:
                 raise UserError(
-                    f"[Muon] {param.name} is {param.tensor.type}, no matrix; give it to another "
+                    f"[Muon] {param.name} is {param.tensor.type}, not a matrix; give it to another "
                     "optimiser, with optim.partition"
                 )
         return super().begin(params)

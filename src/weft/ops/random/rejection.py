@@ -135,7 +135,9 @@ def poisson(key: Tensor, mean: Any, shape: Any = None, dtype: Any = None) -> Ten
     state = checked_key(key)
     wanted = DEFAULT_INTEGER if dtype is None else dtype_named(dtype)
     if not wanted.is_integer:
-        raise SpecViolation("DTypeNotSupported", f"{wanted} is no integer", "use an integer dtype")
+        raise SpecViolation(
+            "DTypeNotSupported", f"{wanted} is not an integer", "use an integer dtype"
+        )
     dims = _result_shape(shape, mean)
     given = _positive(mean, dims, F64)
     small = given < _SMALL_MEAN

@@ -102,7 +102,9 @@ def randint(key: Tensor, shape: Any, low: Any, high: Any, dtype: Any = None) -> 
     and where `low` is not below `high` the result is `low`."""
     wanted = DEFAULT_INTEGER if dtype is None else dtype_named(dtype)
     if wanted not in INTEGERS or wanted is I1:
-        raise SpecViolation("DTypeNotSupported", f"{wanted} is no integer", "use an integer dtype")
+        raise SpecViolation(
+            "DTypeNotSupported", f"{wanted} is not an integer", "use an integer dtype"
+        )
     state, dims = checked_key(key), sizes("shape", shape)
     if isinstance(low, int) and isinstance(high, int):
         return _between_numbers(state, dims, low, high, wanted)

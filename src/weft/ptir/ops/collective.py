@@ -229,7 +229,7 @@ def _find_cut(op: Collective, x: TensorType, axis: int) -> tuple[int, int]:
     extent = x.shape[found]
     if isinstance(extent, Symbol) or extent % op.size:
         raise invalid_attribute(
-            f"axis {found} of {op.name} has size {extent}, which is no multiple of the "
+            f"axis {found} of {op.name} has size {extent}, which is not a multiple of the "
             f"{op.size} ranks of a group"
         )
     return found, extent // op.size

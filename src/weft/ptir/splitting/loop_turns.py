@@ -70,7 +70,7 @@ class Turn(Exchanges):
     def _slot(self, term: Term) -> Slot:
         operand = self.tape.operand(term)
         if not isinstance(operand, Ref) or operand.id not in self._slots:
-            raise NotSplit("rows are taken of what is no tensor from before the loop")
+            raise NotSplit("rows are taken of what is not a tensor from before the loop")
         return self._slots[operand.id]
 
     # -- rows of what there is -------------------------------------------------------------------

@@ -14,7 +14,7 @@ from weft.region.ir import Binary, Cast, Kernel, Pattern, Read, Reduce
 WINDOW = 3
 STEP = 2
 """Results along each side of a tile."""
-NO_CONVOLUTION = "it is no convolution of one group"
+NO_CONVOLUTION = "it is not a convolution of one group"
 
 
 def find_windows(kernel: Kernel) -> Windows | str:

@@ -232,7 +232,7 @@ def encode_map(driver: Any, found: TensorMap, address: int) -> Any:
     """A tensor map as the 128 bytes that a kernel takes."""
     start = address + found.offset
     if start % 16:
-        raise ExecutionError(f"a buffer lies at {start:#x}, which is no multiple of 16 bytes")
+        raise ExecutionError(f"a buffer lies at {start:#x}, which is not a multiple of 16 bytes")
     window = found.window
     # Channels come first and images last: windows move over what lies between.
     steps = (1,) * len(found.sizes) if window is None else (1, *window.steps, 1)

@@ -176,7 +176,7 @@ class Resident:
                 return self.enter(body, 0, stream)
             case HostCall() if number in self.exchanges:
                 return self._exchange(step, self.exchanges[number], stream)
-        raise InternalError(f"the step {step.label} is no work for the device")
+        raise InternalError(f"the step {step.label} is not work for the device")
 
     def put_straight(self, numbers: Iterable[int], stream: Stream) -> Iterator[int]:
         """Put launches and copies into a stream, one after the other: launches behind launches may

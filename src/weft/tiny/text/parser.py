@@ -203,7 +203,7 @@ def _parse_axis(item: Any, shape: Shape, fields: Fields) -> int:
     """An axis by number, or by the name of the symbol that is its size."""
     if isinstance(item, int) and not isinstance(item, bool):
         if not 0 <= item < len(shape):
-            fields.fail(f"{item} is no axis of a value of shape {write_shape(shape)}")
+            fields.fail(f"{item} is not an axis of a value of shape {write_shape(shape)}")
         return item
     places = [k for k, d in enumerate(shape) if isinstance(d, Symbol) and d.name == item]
     if len(places) != 1:
@@ -275,5 +275,5 @@ def _make_node(kind: type, found: Json, attrs: Fields) -> Value:
 
 def _make_number(value: Any, dtype: DType, attrs: Fields) -> Const:
     if not numeric.is_number_of(value, dtype):
-        attrs.fail(f"{value} is no number of {dtype}")
+        attrs.fail(f"{value} is not a number of {dtype}")
     return build.const(value, dtype)

@@ -140,7 +140,7 @@ def test_blocks_change_the_loops_and_not_the_result() -> None:
 
 
 @pytest.mark.parametrize(
-    ("block", "why"), [(24, "block=24 is no multiple of 4 vectors of 4 lanes"), (0, "block")]
+    ("block", "why"), [(24, "block=24 is not a multiple of 4 vectors of 4 lanes"), (0, "block")]
 )
 def test_blocks_that_hold_no_whole_tiles_are_refused(block: int, why: str) -> None:
     b = Builder("transposed")

@@ -104,7 +104,7 @@ def test_a_stage_is_computed_at_the_strip(program: Program, compiled: Executable
     [
         ({"slide": "i1"}, "slide=i1, but the stages of this kernel slide along i0"),
         ({"tile": {"i0": 0}}, "tile i0 is 0; it must be at least 1"),
-        ({"vector": 3}, "3 elements is no power of two"),
+        ({"vector": 3}, "3 elements is not a power of two"),
         (
             {"local_edges": [{"from": "s0", "to": "s1", "buffer": "smem_ring", "depth": 2}]},
             "the edge s0 to s1 has depth 2; 3 rows are alive at a time",

@@ -173,7 +173,7 @@ def coarser(x: Any) -> Any:
     [
         (twice, SHAPE, {"i1": 16}, "tile has a size for i1; strips are cut along i0, and tiles"),
         (twice, SHAPE, {"i0": 4, "i2": 8}, "along one axis of the rows, i1, or not at all"),
-        (twice, SHAPE, {"i0": 4, "i1": 12}, "tile i1=12 is no multiple of 8 columns, 2 vectors"),
+        (twice, SHAPE, {"i0": 4, "i1": 12}, "tile i1=12 is not a multiple of 8 columns, 2 vectors"),
         (twice, SHAPE, {"i0": 4, "i1": 0}, "tile i1 is 0; it must be at least 1"),
         (coarser, (20, 161), {"i0": 4, "i1": 16}, "at no fixed distance along its columns"),
         (channels_last, (9, 15, 16), {"i0": 3, "i1": 5, "i2": 8}, "i1 or i2, or not at all"),

@@ -83,7 +83,7 @@ def test_a_refused_plan_is_told_with_all_reasons() -> None:
         ("PlanRefused", "a vector of 4 does not divide an axis of 63"),
         (
             "PlanRefused",
-            "a grain of 256 is no multiple of 512: 128 threads, 1 x 4 points each at a time",
+            "a grain of 256 is not a multiple of 512: 128 threads, 1 x 4 points each at a time",
         ),
     ]
 
@@ -98,7 +98,7 @@ NO_TEMPLATE: dict[str, tuple[str, dict[str, object], str]] = {
     "another kernel's": (
         "bf16",
         {"kind": "attention", "tile_q": 64, "tile_kv": 64},
-        "matmul0 is no attention",
+        "matmul0 is not an attention",
     ),
     "another dtype's": (
         "f32",

@@ -48,9 +48,12 @@ def test_the_rank_correlation_is_spearmans() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("a,b\n1,2\n", "is no log of measurements: a log begins with the line kernel,pattern,FL"),
-        ("program @main\n", "is no log of measurements: a log begins with the line"),
-        ("", "is no log of measurements: a log begins with the line"),
+        (
+            "a,b\n1,2\n",
+            "is not a log of measurements: a log begins with the line kernel,pattern,FL",
+        ),
+        ("program @main\n", "is not a log of measurements: a log begins with the line"),
+        ("", "is not a log of measurements: a log begins with the line"),
         ("kernel,pattern,FLOPs,Bytes,occ,estimate,actual,plan\nm,map,x,1,1,1,1,p\n", "line 2 is"),
         ("kernel,pattern,FLOPs,Bytes,occ,estimate,actual,plan\nm,map\n", "line 2 is no"),
         ("kernel,pattern,FLOPs,Bytes,occ,estimate,actual,plan\nm,map,1,1,1,nan,1,p\n", "line 2 is"),
@@ -68,7 +71,7 @@ def test_what_is_no_log_is_told(tmp_path: Path, text: str, why: str) -> None:
 def test_bytes_are_no_log(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_bytes(b"\x89PNG\r\n\x1a\n\xff\0")
-    with pytest.raises(UserError, match=r"log\.csv is no log of measurements, nor a CSV file"):
+    with pytest.raises(UserError, match=r"log\.csv is not a log of measurements, nor a CSV file"):
         read_log(path)
 
 

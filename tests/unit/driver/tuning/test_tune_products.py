@@ -58,7 +58,7 @@ def test_products_have_names(text: str, product: Product) -> None:
 
 @pytest.mark.parametrize("text", ["", "5x7", "5x7x8x9", "axbxc", "5x7x8 NX", "5.0x7x8", "-1x2x3"])
 def test_what_is_no_product(text: str) -> None:
-    with pytest.raises(UserError, match="is no matrix product: write MxNxK"):
+    with pytest.raises(UserError, match="is not a matrix product: write MxNxK"):
         product_named(text)
 
 
@@ -160,7 +160,7 @@ def test_times_of_another_device_are_not_mixed(tmp_path: Path) -> None:
     assert "holds times of Other (sm90), not of Interpreter (sm90)" in text
     data.write_text("[]")
     assert (
-        "this is no table of measured forms"
+        "this is not a table of measured forms"
         in tune("--gpu", "--shapes", "512x512x512", "--data", str(data))[1]
     )
 
@@ -173,7 +173,7 @@ def test_times_of_another_device_are_not_mixed(tmp_path: Path) -> None:
         (["--shapes", "5x5x5"], "add --gpu"),
         (["x.ptir", "--data", "d.json"], "name them with --shapes"),
         (["--gpu", "--shapes", ","], "there is no matrix product in"),
-        (["--gpu", "--shapes", "5x5"], "'5x5' is no matrix product"),
+        (["--gpu", "--shapes", "5x5"], "'5x5' is not a matrix product"),
     ],
 )
 def test_wrong_calls_are_sentences(words: list[str], why: str) -> None:

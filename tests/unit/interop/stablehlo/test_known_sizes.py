@@ -98,7 +98,7 @@ def test_a_size_that_comes_as_a_number_is_no_input_any_more() -> None:
         ([], "takes 1 inputs, and 0 are described"),
         ([(6, 5)], r"input 0 is f32\[\?, 4\], and its shape is given as \[6, 5\]"),
         ([(6,)], "its shape is given as"),
-        ([6], "no whole number, and is given as 6"),
+        ([6], "not a whole number, and is given as 6"),
     ],
 )
 def test_shapes_that_do_not_fit_are_refused(shapes: list[object], why: str) -> None:

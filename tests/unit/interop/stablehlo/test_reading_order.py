@@ -84,7 +84,7 @@ SORTED = {
         + compare("r", "GT", "p", "q", "i32"),
         True,
     ),
-    "by a select that is no canonical form": (
+    "by a select that is not a canonical form": (
         ["i32"],
         ZERO
         + compare("s", "GT", "a0", "z", "i32")

@@ -108,5 +108,5 @@ def test_a_shard_that_links_elsewhere_is_refused(tmp_path: Path) -> None:
 def test_an_index_names_files_of_its_folder(file: str, tmp_path: Path) -> None:
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"x": file}}))
-    with pytest.raises(UserError, match="is no index of safetensors files in its folder"):
+    with pytest.raises(UserError, match="is not an index of safetensors files in its folder"):
         weft.load(tmp_path)

@@ -82,7 +82,7 @@ def test_types_that_are_not_read_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="'x' is IQ1_S, which Weft does not read"):
         weft.load(path)
     path.write_bytes(gguf_files.file({"x": (12, (128,), bytes(72))}))
-    with pytest.raises(UserError, match="'x' has rows that are no whole blocks of 256"):
+    with pytest.raises(UserError, match="'x' has rows that are not whole blocks of 256"):
         weft.load(path)
 
 

@@ -72,7 +72,7 @@ def test_lists_of_arrays_keep_their_dtype() -> None:
 def test_a_list_in_itself() -> None:
     items: list[Any] = [1]
     items.append(items)
-    with pytest.raises(UserError, match="no array of numbers"):
+    with pytest.raises(UserError, match="not an array of numbers"):
         weft.asarray(items)
 
 
@@ -109,8 +109,8 @@ def test_tensors_are_taken_as_they_are() -> None:
     ("obj", "dtype", "message"),
     [
         ([[1, 2], [3]], None, "lists must be rectangular"),
-        (["a"], None, "no array of numbers"),
-        (object(), None, "no array of numbers"),
+        (["a"], None, "not an array of numbers"),
+        (object(), None, "not an array of numbers"),
         ([300], "int8", "the numbers from 300 to 300 are not all representable in si8"),
         ([1j], "float32", "complex numbers cannot be converted to f32"),
         (np.asarray(["2020"], "datetime64[Y]"), None, "datetime64"),

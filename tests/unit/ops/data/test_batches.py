@@ -153,7 +153,7 @@ def test_an_error_is_raised_where_its_item_would_have_been() -> None:
 def test_an_item_that_is_no_tensor_is_told_with_the_line_that_takes_it() -> None:
     items = data.prefetch(iter([np.array(["a"])]))
     with pytest.raises(
-        UserError, match=r"^InvalidCall at test_batches\.py:\d+: \[\w+\] .*no array of numbers"
+        UserError, match=r"^InvalidCall at test_batches\.py:\d+: \[\w+\] .*not an array of numbers"
     ):
         next(items)
 

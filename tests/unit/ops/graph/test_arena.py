@@ -275,7 +275,7 @@ def test_an_arena_says_what_is_wrong_with_a_run() -> None:
     arena.export(arena.emit(plain_form("add", kind, kind), (x, leaf), None))
     with pytest.raises(UserError, match="1 parameters but got 0 inputs"):
         arena.run([])
-    with pytest.raises(UserError, match="no parameter of the arena"):
+    with pytest.raises(UserError, match="not a parameter of the arena"):
         arena.program()
 
 

@@ -172,7 +172,7 @@ def test_mistakes_are_told() -> None:
         return str(caught.value)
 
     assert "no axis 'rows'" in called(lambda x: weft.reshard(x, {0: "rows"}))
-    assert "is no multiple of the 2 ranks" in called(lambda x: weft.reshard(x[:3], {0: "data"}))
+    assert "is not a multiple of the 2 ranks" in called(lambda x: weft.reshard(x[:3], {0: "data"}))
     assert "without ranks" in called(lambda x: weft.all_reduce(x, over="data"))
     assert "no argument is called that" in called(lambda x: x, y={0: "data"})
     with pytest.raises(weft.UserError, match=r"reshard is for functions with @weft\.parallel"):

@@ -216,7 +216,7 @@ def test_batches_of_which_each_rank_has_a_part() -> None:
     (lambda: weft.mesh(data=-1, simulated=True), "write simulated=8"),
     (lambda: weft.mesh(data=0), "the axis data has size 0"),
     (lambda: weft.spmd(NO_MESH), "spmd takes a mesh, not an int"),
-    (lambda: weft.shard(np.ones(3), MESH, {0: "data"}), "no multiple of the 2 ranks along data"),
+    (lambda: weft.shard(np.ones(3), MESH, {0: "data"}), "not a multiple of the 2 ranks along data"),
     (lambda: weft.shard(np.ones(4), MESH, {1: "data"}), "no axis 1 to split"),
     (lambda: weft.shard(np.ones(4), MESH, {0: "rows"}), "the mesh has no axis 'rows'"),
     (lambda: weft.shard(np.ones(4), MESH, {0: NOTHING}), "axis 0 of tree is split over None"),

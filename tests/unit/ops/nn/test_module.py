@@ -343,8 +343,8 @@ class Silent(nn.Module):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: nn.Linear(-3, 4), UserError, "cannot have the shape .*: -3 is no size"),
-        (lambda: nn.Embedding(2, 2.5), UserError, r"2\.5 is no size"),  # type: ignore[arg-type]
+        (lambda: nn.Linear(-3, 4), UserError, "cannot have the shape .*: -3 is not a size"),
+        (lambda: nn.Embedding(2, 2.5), UserError, r"2\.5 is not a size"),  # type: ignore[arg-type]
         (lambda: nn.Linear(1 << 30, 1 << 20), ResourceExceeded, "over the limit of"),
         (
             lambda: nn.Dropout(1.5),
@@ -373,7 +373,7 @@ class Silent(nn.Module):
             UserError,
             r"\[TransformerBlock\] activation is a str; it must be a module or a function$",
         ),
-        (lambda: nn.TransformerBlock(8, 2, hidden=-1), UserError, "-1 is no size"),
+        (lambda: nn.TransformerBlock(8, 2, hidden=-1), UserError, "-1 is not a size"),
         (
             lambda: nn.Sequential([nn.Linear(2, 2)]),  # type: ignore[arg-type]
             UserError,
@@ -381,7 +381,7 @@ class Silent(nn.Module):
         ),
         (lambda: nn.Conv2d(3, 2, 3, groups=2), UserError, "3 inputs, 2 outputs and 2 groups"),
         (lambda: nn.Conv2d(WRONG, 2, 3), UserError, "they must be whole numbers over 0"),
-        (lambda: nn.LayerNorm(2.5), UserError, "2.5 is no size"),  # type: ignore[arg-type]
+        (lambda: nn.LayerNorm(2.5), UserError, "2.5 is not a size"),  # type: ignore[arg-type]
         (lambda: nn.manual_seed(WRONG), UserError, r"seed is 'x'; it must be a whole number"),
         (
             lambda: nn.Dropout(0.5)(weft.ones(3), 1),  # type: ignore[arg-type]

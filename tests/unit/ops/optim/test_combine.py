@@ -158,7 +158,7 @@ WRONG: Any = 3
             r"the label of params\[0\] is 'b'; there are a",
         ),
         (lambda: optim.accumulate(optim.SGD(0.1), 0), r"\[accumulate\] steps is 0"),
-        (lambda: optim.Muon().init(params_of((2,))), r"params\[0\] is f64\[2\], no matrix"),
+        (lambda: optim.Muon().init(params_of((2,))), r"params\[0\] is f64\[2\], not a matrix"),
         (lambda: optim.averaged({"step": 1}, params_of((2,))), "the state has 0 averages"),
         (
             lambda: optim.chain(optim.SGD(0.1)).update(params_of((2,)), {}, params_of((2,))),

@@ -327,7 +327,7 @@ def test_ranks_that_wait_in_a_circle_are_told() -> None:
 @pytest.mark.parametrize(("op", "attrs", "why"), [
     ("all_reduce", {"groups": [0, 1, 2], "size": 2, "fn": "sum"}, "do not make groups of 2"),
     ("all_reduce", {"groups": [0, 0], "size": 2, "fn": "sum"}, "each rank from 0 to 1 once"),
-    ("reduce_scatter", {"groups": [0, 1], "size": 2, "axis": 0, "fn": "sum"}, "no multiple of"),
+    ("reduce_scatter", {"groups": [0, 1], "size": 2, "axis": 0, "fn": "sum"}, "not a multiple of"),
     ("collective_permute", {"groups": [0, 1], "size": 2, "sources": [0, 1], "targets": [1, 1]},
      "each at most once"),
 ])  # fmt: skip

@@ -269,5 +269,5 @@ def test_what_is_not_clear_is_told(make: Any, why: str | None) -> None:
 
 def test_splits_that_do_not_divide_are_told() -> None:
     program = built(lambda b, x: -x, (3, 4))
-    with pytest.raises(weft.UserError, match="no multiple of the 2 ranks along data"):
+    with pytest.raises(weft.UserError, match="not a multiple of the 2 ranks along data"):
         split_program(program, MESHES[0], [{0: "data"}])

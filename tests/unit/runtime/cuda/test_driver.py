@@ -291,7 +291,7 @@ def test_maps_are_made_again_when_a_buffer_moves() -> None:
 
 
 def test_a_misaligned_buffer_is_refused() -> None:
-    with pytest.raises(ExecutionError, match="lies at 0x2028, which is no multiple of 16 bytes"):
+    with pytest.raises(ExecutionError, match="lies at 0x2028, which is not a multiple of 16 bytes"):
         encode_map(FakeDriver(), MAP, 8200)
 
 

@@ -198,7 +198,7 @@ def few_refusals(layout: FewLayout) -> Iterator[Finding]:
         return
     if plan.tile_kv % (_STEP * layout.key_warps) or plan.tile_kv > 256:
         step = _STEP * layout.key_warps
-        yield refuse("Tile", f"tile_kv={plan.tile_kv} is no multiple of {step} up to 256")
+        yield refuse("Tile", f"tile_kv={plan.tile_kv} is not a multiple of {step} up to 256")
     elif problem.pages and not fits_pages(
         problem.pages.size, round_up(problem.keys, problem.pages.size), plan.tile_kv
     ):
@@ -224,7 +224,7 @@ def _few_plan_refusals(plan: AttentionPlan, problem: Problem) -> Iterator[Findin
         yield refuse("PlanField", "a plan with parts has one consumer, and registers 0, 0")
     rows = problem.queries
     if plan.tile_q % ROWS or plan.tile_q > _MOST_ROWS or plan.tile_q < rows:
-        why = f"tile_q={plan.tile_q} is no multiple of 16 up to 64 that holds {rows} rows"
+        why = f"tile_q={plan.tile_q} is not a multiple of 16 up to 64 that holds {rows} rows"
         yield refuse("Tile", why)
     if plan.stages < 2:
         yield refuse("PlanField", "there must be two stages at least")

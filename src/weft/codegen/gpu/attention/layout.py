@@ -235,7 +235,7 @@ def _sm90_plan_refusals(plan: AttentionPlan) -> Iterator[Finding]:
             "Tile", f"{plan.tile_q} queries are not {ROWS} for each of {plan.consumers} consumers"
         )
     if plan.tile_kv % _STEP or not _STEP <= plan.tile_kv <= MOST_WIDTH:
-        yield refuse("Tile", f"tile_kv={plan.tile_kv} is no multiple of 16 up to 256")
+        yield refuse("Tile", f"tile_kv={plan.tile_kv} is not a multiple of 16 up to 256")
     if plan.stages < 2:
         yield refuse("PlanField", "there must be two stages at least")
 

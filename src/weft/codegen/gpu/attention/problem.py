@@ -118,7 +118,7 @@ def analyse(kernel: Kernel, refs: Refs, *, ends: bool = False) -> Problem:
     """The problem a kernel poses, with the ends of what is seen where they are asked for; raises
     `Refusal`."""
     if not isinstance(form_of(kernel), Attention):
-        raise Refusal("NotAttention", f"{kernel.name} is no attention")
+        raise Refusal("NotAttention", f"{kernel.name} is not an attention")
     return _Analysis(kernel, refs, attention_parts(kernel)).problem(ends=ends)
 
 

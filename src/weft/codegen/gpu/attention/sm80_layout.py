@@ -168,7 +168,7 @@ def _sm80_plan_refusals(plan: AttentionPlan) -> Iterator[Finding]:
         why = f"{plan.tile_q} queries are not 16 or 32 for each of {plan.consumers} warps"
         yield refuse("Tile", why)
     if plan.tile_kv % _STEP or not _STEP <= plan.tile_kv <= MOST_WIDTH:
-        yield refuse("Tile", f"tile_kv={plan.tile_kv} is no multiple of 16 up to 256")
+        yield refuse("Tile", f"tile_kv={plan.tile_kv} is not a multiple of 16 up to 256")
     if plan.stages < 2 or plan.stages % 2:
         yield refuse("PlanField", f"stages={plan.stages} are not as many of keys as of values")
 

@@ -86,7 +86,7 @@ class StreamProblem:
 def analyse_stream(kernel: Kernel, refs: Refs) -> StreamProblem:
     """The problem a kernel poses; raises `Refusal`."""
     if not isinstance(form_of(kernel), Stream):
-        raise Refusal("NotStream", f"{kernel.name} is no stream")
+        raise Refusal("NotStream", f"{kernel.name} is not a stream")
     return _Analysis(kernel, refs, stream_parts(kernel)).problem()
 
 

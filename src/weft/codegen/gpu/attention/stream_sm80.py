@@ -130,7 +130,9 @@ def _stream_plan_refusals(plan: AttentionPlan, *, hulls: bool) -> Iterator[Findi
     if hulls and plan.tile_q % HULL_ROWS:
         yield refuse("Tile", f"tables speak of {HULL_ROWS} rows, tiles have {plan.tile_q}")
     if plan.tile_kv % STEP or not STEP <= plan.tile_kv <= LANES * warps:
-        yield refuse("Tile", f"tile_kv={plan.tile_kv} is no multiple of 16 up to {LANES * warps}")
+        yield refuse(
+            "Tile", f"tile_kv={plan.tile_kv} is not a multiple of 16 up to {LANES * warps}"
+        )
     if plan.stages < 2:
         yield refuse("PlanField", "there must be two stages at least")
 

@@ -54,7 +54,7 @@ class Code:
     def set(self, variable: Scalar, value: Scalar) -> None:
         """A new value for a number of the thread."""
         if not isinstance(variable, Name):
-            raise InternalError(f"{variable} is no variable")
+            raise InternalError(f"{variable} is not a variable")
         self.body.append(ir.Set(variable.name, value))
 
     def place(self, value: str, size: int) -> Scalar:

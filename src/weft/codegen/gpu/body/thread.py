@@ -230,7 +230,7 @@ class Emitter(ABC):
             case Select():
                 made = ElementOp(name, let.dtype, "select", args)
             case _:
-                raise InternalError(f"{let.name} is no function of elements")
+                raise InternalError(f"{let.name} is not a function of elements")
         if let.name in self.only_stored and let.dtype in NARROW:
             made = replace(made, deferred_rounding=True)
         scope.body.append(values.Compute(made))

@@ -101,7 +101,7 @@ class Copies(Warp):
         start = self.address(statement.target, mask)
         size = statement.dtype.storage_bytes
         if first * size % COPY_LINE or start % COPY_LINE:
-            raise Hazard("a copy begins at an address that is no whole line of 16 bytes")
+            raise Hazard("a copy begins at an address that is not a whole line of 16 bytes")
         source = self.block.arrays[statement.buffer]
         index = first + np.arange(statement.count)
         in_range(source, index)
@@ -151,7 +151,9 @@ class Copies(Warp):
         source = self.block.arrays[statement.buffer].view(np.uint8)
         size = statement.bytes
         if guard.any() and (offsets[guard] % size).any():
-            raise Hazard(f"an asynchronous copy begins at an address that is no multiple of {size}")
+            raise Hazard(
+                f"an asynchronous copy begins at an address that is not a multiple of {size}"
+            )
         index = np.where(guard, offsets, 0)[:, None] + np.arange(size)
         in_range(source, index[guard])
         data = np.where(guard[:, None], source[index], 0).astype(np.uint8)[mask]

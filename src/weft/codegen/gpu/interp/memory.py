@@ -299,7 +299,7 @@ def swizzled(swizzle: Swizzle, places: Array) -> Array:
 def box_elements(found: ir.TensorMap, coords: tuple[int, ...]) -> tuple[Array, Array]:
     """Element offsets of a box in its buffer, contiguous axis last, and which are in the tensor."""
     if coords[0] * found.dtype.storage_bytes % COPY_LINE:
-        raise Hazard(f"a copy begins at element {coords[0]}, which is no whole line of 16 bytes")
+        raise Hazard(f"a copy begins at element {coords[0]}, which is not a whole line of 16 bytes")
     strides = (1, *found.strides)
     offset = np.full(tuple(reversed(found.box)), found.offset, np.int64)
     inside = np.ones(offset.shape, bool)
@@ -322,7 +322,7 @@ def window_elements(
     assert window is not None
     channels, count = found.box
     if coords[0] * found.dtype.storage_bytes % COPY_LINE:
-        raise Hazard(f"a copy begins at channel {coords[0]}, which is no whole line of 16 bytes")
+        raise Hazard(f"a copy begins at channel {coords[0]}, which is not a whole line of 16 bytes")
     ends = [size + upper for size, upper in zip(found.sizes[1:], window.upper, strict=False)]
     for at, low, end, step in zip(coords[1:], window.lower, ends, window.steps, strict=False):
         if not low <= at < end or (at - low) % step:

@@ -117,7 +117,7 @@ def _text_parts(dtype: DType) -> dict[str, str]:
 def literal(value: Number | None, dtype: DType) -> str:
     """A number as a C expression of the dtype's held type."""
     if value is None or isinstance(value, complex):
-        raise InternalError(f"{value} is no literal of {dtype}")
+        raise InternalError(f"{value} is not a literal of {dtype}")
     if dtype is I1:
         return "true" if value else "false"
     if not dtype.is_float:

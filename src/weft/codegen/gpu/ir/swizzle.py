@@ -161,7 +161,7 @@ def fitting(columns: int, size: int) -> Swizzle:
     for span in sorted(BY_SPAN, reverse=True):
         if columns * size % span == 0:
             return BY_SPAN[span]
-    raise ValueError(f"{columns} columns of {size} bytes are no multiple of {PIECE} bytes")
+    raise ValueError(f"{columns} columns of {size} bytes are not a multiple of {PIECE} bytes")
 
 
 def descriptor(layout: TileLayout, major: Major) -> int:

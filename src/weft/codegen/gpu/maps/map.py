@@ -60,7 +60,7 @@ def _map_refusals(
     if plan.grain % turn:
         yield refuse(
             "Grain",
-            f"a grain of {plan.grain} is no multiple of {turn}: {plan.threads} threads, "
+            f"a grain of {plan.grain} is not a multiple of {turn}: {plan.threads} threads, "
             f"{plan.unroll} x {plan.vector} points each at a time",
             f"give a multiple of {turn}, or fewer threads",
         )

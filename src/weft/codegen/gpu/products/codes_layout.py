@@ -159,7 +159,7 @@ def refusals(
     """Why the template cannot carry out a kernel, or not with the plan."""
     found = find_codes(kernel, tensors)
     if found is None:
-        yield refuse("NotOfCodes", f"{kernel.name} is no product with weights of few bits")
+        yield refuse("NotOfCodes", f"{kernel.name} is not a product with weights of few bits")
         return
     yield from _field_refusals(kernel, plan)
     yield from _tile(kernel, tensors, found, plan, target)

@@ -163,7 +163,9 @@ def layout_of(kernel: Kernel, refs: Refs, plan: MmaPlan) -> GroupsLayout:
     found = problem_of(kernel)
     groups = find_groups(kernel, found)
     if groups is None or found is None or found.image is None:
-        raise Refusal("NotInGroups", f"{kernel.name} is no convolution in groups of few channels")
+        raise Refusal(
+            "NotInGroups", f"{kernel.name} is not a convolution in groups of few channels"
+        )
     problem = analyse(kernel, refs, kept=True)
     assert kernel.roles is not None
     sides = (kernel.roles.lhs, kernel.roles.rhs)
@@ -188,7 +190,7 @@ def _image_elements(read: Read, refs: Refs, group: str, image: Image) -> Element
     address = linear(read.index, strides)
     along = tuple(strides[axis.dim] for axis in image.moved)
     if coefficient(address, image.channels) != 1:
-        raise Refusal("OperandStride", "the channels of the image are no neighbours")
+        raise Refusal("OperandStride", "the channels of the image are not neighbours")
     inside = sum(
         read.index[axis.dim].constant * stride
         for axis, stride in zip(image.moved, along, strict=True)

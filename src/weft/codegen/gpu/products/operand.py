@@ -73,11 +73,13 @@ def image_operand(
     if ref.strides[-1] != 1 or any(a != b * size for a, b, size in follow):
         raise Refusal("OperandStride", "the image does not lie in memory as its axes say")
     if walk.whole and walk.whole % (ROW // item):
-        why = f"{walk.whole} channels are no whole rows of {ROW} bytes, a tap of filters each"
+        why = f"{walk.whole} channels are not whole rows of {ROW} bytes, a tap of filters each"
         raise Refusal("ImageChannels", why)
     channels = axes.sizes[image.channels]
     if channels % (row // item) and channels != walk.sizes[0]:
-        why = f"{channels} channels of an image of {ref.shape[-1]} are no whole rows of {row} bytes"
+        why = (
+            f"{channels} channels of an image of {ref.shape[-1]} are not whole rows of {row} bytes"
+        )
         raise Refusal("ImageChannels", why)
     _check_window(image, walk, axes.sizes)
     address = linear(index, ref.strides)

@@ -460,7 +460,7 @@ def _refusals(job: Job[MmaPlan]) -> Iterator[Finding]:
     kernel, plan = job.kernel, job.plan
     found = find_planes(kernel, job.tensors)
     if found is None or not job.target.has("wgmma"):
-        yield refuse("NotOfPlanes", f"{kernel.name} is no convolution of planes with a pool")
+        yield refuse("NotOfPlanes", f"{kernel.name} is not a convolution of planes with a pool")
         return
     yield from unused_field_refusals(plan, _USED, _FIXED, "the template of planes")
     if plan.cache not in ((), CACHED):

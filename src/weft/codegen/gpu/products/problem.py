@@ -335,7 +335,7 @@ class _Programs:
         roles = kernel.roles
         assert roles is not None
         if output.value not in self.folded:
-            raise Refusal("OutputForm", f"{output.tensor} is no number of parts of rows")
+            raise Refusal("OutputForm", f"{output.tensor} is not a number of parts of rows")
         address = _affine_address(output.index, refs[output.tensor], kernel)
         strides = replace(_strides(address, axes), column=coefficient(address, roles.n[0]))
         return Number(output.tensor, F32, strides, self.names[output.value])

@@ -60,7 +60,7 @@ def _refuse_caches(plan: MmaPlan) -> Iterator[str]:
         return
     for cached in plan.cache:
         if cached.tensor not in ("A", "B"):
-            yield f"cache: {cached.tensor} is no operand; A and B are cached"
+            yield f"cache: {cached.tensor} is not an operand; A and B are cached"
         elif cached.where != "smem" or not cached.pingpong:
             yield f"cache: {cached.tensor} must be cached in smem, double-buffered"
         elif cached.at != "k.i":

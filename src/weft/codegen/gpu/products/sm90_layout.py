@@ -436,7 +436,7 @@ def _tile_refusals(layout: Sm90Layout) -> Iterator[Finding]:
     step = ROW // layout.atom.word
     narrow = layout.problem.a.walk is not None and 2 * bk == step
     if (bk % step and not narrow) or bk <= 0:
-        yield refuse("Tile", f"a k tile of {bk} is no multiple of {step}")
+        yield refuse("Tile", f"a k tile of {bk} is not a multiple of {step}")
     if wn > _NARROW_COLUMNS and wn % layout.atom.columns:
         yield refuse("Tile", f"{wn} columns of {layout.problem.a.dtype} have no instruction")
     if wm % 64 or wm <= 0 or wn % 8 or not 8 <= wn <= 256 or bm > 256 or bn > 256:
@@ -457,7 +457,7 @@ def _tile_refusals(layout: Sm90Layout) -> Iterator[Finding]:
     if layout.problem.b.major is Major.MN and wn != bn and wn % 64:
         yield refuse("Tile", f"columns cannot be split at {wn} when B is contiguous along n")
     if wn * layout.problem.out_dtype.storage_bytes % TMA_ALIGNMENT:
-        yield refuse("Tile", f"{wn} columns of the result are no multiple of 16 bytes")
+        yield refuse("Tile", f"{wn} columns of the result are not a multiple of 16 bytes")
     yield from _window_refusals(layout)
     yield from _cluster_refusals(layout)
     yield from _schedule_refusals(layout)

@@ -45,7 +45,7 @@ def _findings(kernel: ir.Kernel, target: Target) -> Iterator[tuple[str, str]]:
     if kernel.cluster != 1 and (kernel.cluster not in CLUSTERS or not target.has("cluster")):
         yield FRAME, f"a cluster of {kernel.cluster} blocks on {target.name}"
     elif kernel.grid % kernel.cluster:
-        yield FRAME, f"{kernel.grid} blocks are no whole clusters of {kernel.cluster}"
+        yield FRAME, f"{kernel.grid} blocks are not whole clusters of {kernel.cluster}"
     # What a unit has room for, whatever a block uses otherwise: the compiler is asked to leave
     # registers for that many blocks, and cannot for more.
     most = min(
@@ -114,7 +114,10 @@ def _shared_problems(kernel: ir.Kernel, target: Target) -> Iterator[tuple[str, s
         # rows permuted otherwise than its descriptor says.
         alignment = tile.layout.swizzle.alignment if tile.layout else 4
         if tile.offset % alignment:
-            yield FRAME, f"the tile {tile.name} begins at {tile.offset}, no multiple of {alignment}"
+            yield (
+                FRAME,
+                f"the tile {tile.name} begins at {tile.offset}, not a multiple of {alignment}",
+            )
     for start, end, name in ranges:
         if not 0 <= start <= end:
             yield FRAME, f"{name} takes the bytes {start}..{end}"
@@ -144,7 +147,7 @@ def _map_problems(found: ir.TensorMap, buffers: int) -> Iterator[tuple[str, str]
         yield FRAME, f"the box of {found.name} is not 1 to {_LARGEST_BOX} elements wide"
     size = found.dtype.storage_bytes
     if any(s < 0 or s * size % _LINE for s in (found.offset, *found.strides)):
-        yield FRAME, f"strides and offset of {found.name} are no multiples of {_LINE} bytes"
+        yield FRAME, f"strides and offset of {found.name} are not multiples of {_LINE} bytes"
     if found.box[0] * size > found.swizzle.span or found.box[0] * size % _LINE:
         yield FRAME, f"a row of the box of {found.name} does not fit {found.swizzle.span} bytes"
 
@@ -153,7 +156,7 @@ def _window_problem(found: ir.TensorMap, window: ir.Window) -> str:
     """What is wrong with the windows of an image."""
     rank, moving = len(found.sizes), len(found.sizes) - 2
     if rank not in WINDOW_CORNERS or len(found.strides) != rank - 1 or len(found.box) != 2:
-        return "is no image of rank 3 to 5 whose boxes have channels and places"
+        return "is not an image of rank 3 to 5 whose boxes have channels and places"
     if {len(window.lower), len(window.upper), len(window.steps)} != {moving}:
         return f"has no corners and steps for the {moving} axes that windows move over"
     low, high = WINDOW_CORNERS[rank]

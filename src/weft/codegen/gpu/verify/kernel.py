@@ -211,11 +211,11 @@ class _Checker(Scope):
     def number_of(self, value: Number | None, dtype: DType, *, wanted: bool) -> None:
         """A constant of a dtype, or none."""
         if (value is not None) != wanted or isinstance(value, complex):
-            self.wrong(FIELD, f"{value} is no number of {dtype}")
+            self.wrong(FIELD, f"{value} is not a number of {dtype}")
         elif value is not None and not dtype.is_float:
             low, high = (int(dtype.lowest), int(dtype.highest)) if dtype is not I1 else (0, 1)
             inside = isinstance(value, int) and low <= value <= high
-            self.need(inside, f"{value} is no number of {dtype}")
+            self.need(inside, f"{value} is not a number of {dtype}")
 
     def single(self, node: values.ValueStmt) -> None:
         match node:
@@ -312,7 +312,7 @@ class _Checker(Scope):
 
     def vector(self, count: int, dtype: DType) -> None:
         size = count * dtype.storage_bytes
-        self.need(size in _VECTORS, f"{count} elements of {dtype} are no vector")
+        self.need(size in _VECTORS, f"{count} elements of {dtype} are not a vector")
 
     def element(self, node: ir.Stmt) -> None:
         match node:
@@ -323,7 +323,7 @@ class _Checker(Scope):
                 self.define(name, Known("value", dtype))
             case ir.LoadSharedVector(names=names, dtype=dtype):
                 size = len(names) * (held_bytes(dtype) if dtype in HELD else 0)
-                self.need(size in _VECTORS, f"{len(names)} words of {dtype} are no vector")
+                self.need(size in _VECTORS, f"{len(names)} words of {dtype} are not a vector")
                 for name in names:
                     self.define(name, Known("value", dtype))
             case ir.LoadStaged(names=names, dtype=dtype):
@@ -354,7 +354,7 @@ class _Checker(Scope):
             case ir.KeepSums(source=array) | ir.AddSums(target=array) | ir.GatherSums(target=array):
                 found = self.use(array, "registers")
                 whole = found.count * (2 if found.dtype is F64 else 1) % _LINE_WORDS == 0
-                self.need(whole, f"the {found.count} registers of {array} are no whole lines")
+                self.need(whole, f"the {found.count} registers of {array} are not whole lines")
                 self.need(found.dtype is not None, f"{array} holds no numbers", TYPE)
                 self.need(0 < node.threads <= self.kernel.threads, f"{node.threads} threads")
             case ir.AwaitTurn(number=number, threads=threads):
@@ -375,7 +375,7 @@ class _Checker(Scope):
         array = node.source if isinstance(node, ir.RowMax | ir.RowSum) else node.target
         self.registers(ir.RegAt(array), 4, F32)
         found = self.use(array, "registers")
-        self.need(found.count % 4 == 0, f"the {found.count} registers of {array} are no rows")
+        self.need(found.count % 4 == 0, f"the {found.count} registers of {array} are not rows")
         made: tuple[str, ...] = () if isinstance(node, ir.RowScale) else node.names
         used: tuple[str, ...] = ()
         if isinstance(node, ir.RowExp):
@@ -394,7 +394,7 @@ class _Checker(Scope):
         """Whole arrays of sums, in panels of 64 columns."""
         count = self.use(node.source, "registers").count
         self.registers(ir.RegAt(node.source), 1, F32)
-        self.need(count % _PANEL == 0, f"the {count} registers of {node.source} are no panels")
+        self.need(count % _PANEL == 0, f"the {count} registers of {node.source} are not panels")
         if isinstance(node, ir.AddShifted):
             self.need(node.by in (-1, 1), f"neighbours {node.by} columns away")
             self.need(node.target != node.source, f"{node.source} is added to itself")
@@ -426,7 +426,7 @@ class _Checker(Scope):
         step, across = along.get(node.shared, (1, 0))
         together = step == 1 and across % node.shared == 0
         self.need(together, "neighbours do not have the words of one block of their stream")
-        self.need(0 <= node.least < 1 << 32, f"{node.least} is no word")
+        self.need(0 <= node.least < 1 << 32, f"{node.least} is not a word")
 
     def epilogue(self, node: ir.Epilogue) -> None:
         self.need(node.out_dtype in _RESULTS, f"results of {node.out_dtype}", TYPE)

@@ -47,7 +47,7 @@ def check_sm80(scope: Scope, node: ir.Sm80Stmt) -> None:
             scope.need(0 <= node.shift < _WORD and node.mask >= 0, "a part of no bits")
             for name in (low, high):
                 found = scope.value(name)
-                scope.need(found is None or found.is_integer, f"{name} is no integer", TYPE)
+                scope.need(found is None or found.is_integer, f"{name} is not an integer", TYPE)
         case ir.PackSigned(target=target, low=low, high=high, dtype=dtype):
             scope.need(dtype in NARROW, f"a pair of {dtype}", TYPE)
             scope.registers(target, 1)
@@ -82,7 +82,7 @@ def check_sm90(scope: Scope, node: ir.Sm90Stmt) -> None:
                 scope.scalar(coord)
         case ir.BulkLoad(dtype=dtype, count=count):
             whole = count > 0 and count * dtype.storage_bytes % _COPY_LINE == 0
-            scope.need(whole, f"{count} elements of {dtype} are no whole lines")
+            scope.need(whole, f"{count} elements of {dtype} are not whole lines")
         case ir.Descriptor(name=name):
             scope.define(name, Known("descriptor"))
         case ir.Wgmma():

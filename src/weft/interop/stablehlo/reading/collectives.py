@@ -47,7 +47,7 @@ def _rank_count(at: Site) -> int:
 def _group_table(at: Site, name: str) -> Groups:
     table = at.attr(name)
     if not isinstance(table, np.ndarray) or table.ndim != 2:
-        at.refuse(f"its {name} are no table of numbers")
+        at.refuse(f"its {name} are not a table of numbers")
     return [[int(number) for number in row if number >= 0] for row in table]
 
 

@@ -128,7 +128,9 @@ class _Given:
             raise UserError(f"input {at} is a tuple; shapes are given for tensors only")
         if isinstance(shape, int):
             if kind.dims or not kind.dtype.is_integer:
-                raise UserError(f"input {at} is {kind}, no whole number, and is given as {shape}")
+                raise UserError(
+                    f"input {at} is {kind}, not a whole number, and is given as {shape}"
+                )
             self.numbers[at] = shape
             return
         fits = zip(kind.dims, shape, strict=False)

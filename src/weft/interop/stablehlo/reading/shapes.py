@@ -328,7 +328,7 @@ def _leaves(x: Value) -> list[Value]:
 def _get_tuple_element(at: Site) -> Value:
     declared, index = at.reader.declared(at.op.operands[0]), int(at.attr("index"))
     if not isinstance(declared, HloTuple):
-        raise at.violation("its operand is no tuple")
+        raise at.violation("its operand is not a tuple")
     before = sum(len(tensors(kind)) for kind in declared.elements[:index])
     element = declared.elements[index]
     found = [at.x[0][before + number] for number in range(len(tensors(element)))]

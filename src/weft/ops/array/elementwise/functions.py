@@ -28,7 +28,7 @@ def pow(x1: TensorLike, x2: TensorLike, /) -> Tensor:  # noqa: A001
     if type(x2) is int and x2 == 2 and isinstance(x1, Tensor):
         return binary("mul", x1, x1, "pow")
     if type(x2) is int and x2 < 0 and isinstance(x1, Tensor) and x1.dtype.is_integer:
-        why = f"the exponent of {x1.type} is {x2}, and a negative power is no integer"
+        why = f"the exponent of {x1.type} is {x2}, and a negative power is not an integer"
         raise SpecViolation("InvalidAttributeValue", why, "convert x1 to a float")
     return binary("pow", x1, x2)
 

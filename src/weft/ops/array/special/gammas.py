@@ -137,7 +137,7 @@ def polygamma(n: int, x: Tensor, /) -> Tensor:
             "InvalidAttributeValue", f"n is {what}", "the whole number n comes first, then x"
         )
     if n > _MOST_DERIVATIVES:
-        why = f"n is {brief(n)}; it is at most {_MOST_DERIVATIVES}, since n! is no f64 beyond"
+        why = f"n is {brief(n)}; it is at most {_MOST_DERIVATIVES}, since n! is not an f64 beyond"
         hint = f"take a derivative of at most {_MOST_DERIVATIVES}"
         raise SpecViolation("InvalidAttributeValue", why, hint)
     return _polygamma(x, n)

@@ -214,8 +214,8 @@ def test_fields_of_a_plan_change_the_kernel(old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ('"tile_kv": 64', '"tile_kv": 96', "tile_kv=96 is no multiple of 64 up to 256"),
-        ('"tile_q": 16', '"tile_q": 80', "tile_q=80 is no multiple of 16 up to 64"),
+        ('"tile_kv": 64', '"tile_kv": 96', "tile_kv=96 is not a multiple of 64 up to 256"),
+        ('"tile_q": 16', '"tile_q": 80', "tile_q=80 is not a multiple of 16 up to 64"),
         ('"parts": 4', '"parts": 12', "parts=12, but there are 11 tiles"),
         ('"consumers": 1', '"consumers": 2', "has one consumer"),
         ('"stages": 6', '"stages": 1', "stages"),

@@ -167,7 +167,7 @@ def test_machine_code_multiplies_and_spills_nothing(name: str, arch: str) -> Non
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"tile_kv": 100}, "tile_kv=100 is no multiple of 16 up to 256"),
+        ({"tile_kv": 100}, "tile_kv=100 is not a multiple of 16 up to 256"),
         ({"tile_q": 192}, "192 queries are not 16 or 32 for each of 4 warps"),
         ({"consumers": 16}, "16 warps are not 1 to 8"),
         ({"tile_kv": 256, "tile_q": 128}, "needs about"),

@@ -175,7 +175,7 @@ def test_fields_of_a_plan_change_the_kernel(old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ('"tile_kv": 96', '"tile_kv": 100', "tile_kv=100 is no multiple of 16 up to 256"),
+        ('"tile_kv": 96', '"tile_kv": 100', "tile_kv=100 is not a multiple of 16 up to 256"),
         ('"tile_q": 128', '"tile_q": 192', "192 queries are not 64 for each of 2 consumers"),
         ('"tile_kv": 96', '"tile_kv": 256', "needs about"),
         ('"algo": "online_softmax"', '"algo": "streaming_softmax_2pass"', "several kernels"),

@@ -171,7 +171,7 @@ ROWS = {"i0": 8}
         ({"tile": ROWS}, "tile has a size for i0; strips are cut along i0, blocks along i1"),
         ({"vector": 8}, "vector=8; threads of this kernel may have 4, 2, 1 columns"),
         ({"unroll": 9, "local_edges": ()}, "unroll=9; a step makes 8 rows at most"),
-        ({"tile": ROWS | {"i1": 99}}, "tile i1=99 is no whole number of vectors of 4"),
+        ({"tile": ROWS | {"i1": 99}}, "tile i1=99 is not a whole number of vectors of 4"),
         (
             {"vector": 1, "tile": ROWS | {"i1": 2048}},
             "tile i1=2048 takes 2080 threads of a block; 1024 is the most",

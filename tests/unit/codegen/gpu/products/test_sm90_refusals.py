@@ -71,7 +71,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
         'PlanField: epilogue=["bias"], but the kernel\'s is []',
     ),
     "roles": ({"roles": "single"}, "PlanField: roles=single is not built for SM90"),
-    "k tile": ({"tile": (128, 64, 32)}, "Tile: a k tile of 32 is no multiple of 64"),
+    "k tile": ({"tile": (128, 64, 32)}, "Tile: a k tile of 32 is not a multiple of 64"),
     "warp tile": (
         {"warp_tile": (32, 64)},
         "Tile: a warpgroup tile of 32x64 in 128x64 is not made of 64xN matrix instructions, N a "

@@ -153,11 +153,11 @@ WRONG: dict[str, tuple[str, str]] = {
     ),
     "a tile inside a block": (
         inside("if 1 { t = table(values=(1)) }"),
-        "line 3, column 10: table is no statement",
+        "line 3, column 10: table is not a statement",
     ),
     "an unknown record": (
         inside("fly(high=1)"),
-        "line 3, column 6: 'fly' is no record of the dialect; expected one but found '('",
+        "line 3, column 6: 'fly' is not a record of the dialect; expected one but found '('",
     ),
     "an unknown field": (
         inside("wait_group(patience=1)"),

@@ -107,11 +107,11 @@ WRONG: dict[str, str] = {
     "w : f32 = lt(v, v)": "KernelType: lt of f32 makes i1",
     "w : f32 = select(v, v, v)": "KernelType: select needs i1 and its dtype",
     "w : cf32 = cast(v)": "KernelType: kernels cannot hold cf32",
-    "w : si8 = const(128)": "KernelField: 128 is no number of si8",
-    "w : si8 = const(1.5)": "KernelField: 1.5 is no number of si8",
+    "w : si8 = const(128)": "KernelField: 128 is not a number of si8",
+    "w : si8 = const(1.5)": "KernelField: 1.5 is not a number of si8",
     "w : f32 = load_element(buffer=2, offset=0, guard=1)": "KernelField: there is no buffer 2 of 2",
     "a, b, c : f32 = load_vector(buffer=0, offset=0, guard=1)": (
-        "KernelField: 3 elements of f32 are no vector"
+        "KernelField: 3 elements of f32 are not a vector"
     ),
     "v = assign(source=sum, guard=1)": "KernelName: there is no variable v here",
     "sum = assign(source=i, guard=1)": "KernelType: i is si32, not f32",
@@ -178,9 +178,9 @@ WRONG: dict[str, str] = {
     "ld_register(target=acc[0], source=room[0], dtype=si32)": "KernelType: a register of si32",
     "add_registers(target=acc, source=part)": "KernelField: acc does not have 4 registers",
     "add_shifted(target=acc, source=acc, by=1)": (
-        "KernelField: the 8 registers of acc are no panels"
+        "KernelField: the 8 registers of acc are not panels"
     ),
-    "x = pool_pairs(source=acc)": "KernelField: the 8 registers of acc are no panels",
+    "x = pool_pairs(source=acc)": "KernelField: the 8 registers of acc are not panels",
     "set_max_n_reg(count=250, grow=true)": "KernelField: 250 registers",
     "st_matrix(target=room[0], source=part[0], count=3)": "KernelField: 3 matrices",
     "wgmma_wait(pending=0, acc=(none0))": "KernelName: there is no registers none0 here",
@@ -235,7 +235,7 @@ FRAMES: dict[tuple[str, str], str] = {
     ("threads=64", "threads=48"): "48 threads are not whole warps up to 1024",
     ("threads=64", "threads=2048"): "2048 threads are not whole warps up to 1024",
     ("threads=64", "threads=64 cluster=3"): "a cluster of 3 blocks on sm90",
-    ("threads=64", "threads=64 cluster=8"): "4 blocks are no whole clusters of 8",
+    ("threads=64", "threads=64 cluster=8"): "4 blocks are not whole clusters of 8",
     ("threads=64", "threads=64 resident=33"): "33 resident blocks of 64 threads, over 32",
     ("(x, y)", f"({', '.join(['x'] * 300)})"): "300 buffers, over 256",
     ("room =", "float ="): "'float' cannot be a name",
@@ -248,7 +248,7 @@ FRAMES: dict[tuple[str, str], str] = {
     ("buffer=0", "buffer=7"): "the map m is of buffer 7 of 2",
     ("strides=(64)", "strides=()"): "the map m has no sizes, strides and box of one rank",
     ("sizes=(64, 9)", "sizes=(64, 0)"): "the map m is of nothing",
-    ("strides=(64)", "strides=(63)"): "strides and offset of m are no multiples of 16 bytes",
+    ("strides=(64)", "strides=(63)"): "strides and offset of m are not multiples of 16 bytes",
     ("box=(64, 8)", "box=(64, 300)"): "the box of m is not 1 to 256 elements wide",
     ("box=(64, 8)", "box=(128, 8)"): "a row of the box of m does not fit 128 bytes",
     ("offset=1024,", "offset=800000,"): "800016 bytes of shared memory, over 232448",
@@ -267,7 +267,7 @@ def test_a_tile_of_a_matrix_begins_where_its_pattern_does() -> None:
     text = FRAME + f"  b = shared_tile(offset=2048, bytes=1024, {layout})\n"
     assert list(findings(kernel_of(text), SM90)) == []
     found = list(findings(kernel_of(text.replace("offset=2048", "offset=2176")), SM90))
-    assert [f.why for f in found] == ["the tile b begins at 2176, no multiple of 1024"]
+    assert [f.why for f in found] == ["the tile b begins at 2176, not a multiple of 1024"]
 
 
 def test_a_kernel_needs_a_name() -> None:

@@ -327,7 +327,7 @@ def _truth_text(value: bool) -> str:
 def _vector_words(count: int, size: int) -> int:
     total = count * size
     if total not in (4, 8, 16):
-        raise InternalError(f"{count} elements of {size} bytes are no vector")
+        raise InternalError(f"{count} elements of {size} bytes are not a vector")
     return total // WORD
 
 

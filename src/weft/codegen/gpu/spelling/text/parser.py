@@ -144,7 +144,7 @@ class _Reader:
 
     def as_statement(self, item: Any, at: int) -> ir.Stmt:
         if not isinstance(item, ir.Stmt):
-            self.tokens.reject(f"{spelling(type(item))} is no statement", at)
+            self.tokens.reject(f"{spelling(type(item))} is not a statement", at)
         return item
 
     def item(self) -> Any:
@@ -238,7 +238,7 @@ class _Reader:
         """A record after its name; `named` is what stood in front of it."""
         at = self.tokens.current.offset
         if what not in RECORDS:
-            self.tokens.fail(f"{what!r} is no record of the dialect; expected one")
+            self.tokens.fail(f"{what!r} is not a record of the dialect; expected one")
         cls = RECORDS[what]
         head = in_front(cls)
         found = {name: value for name, value in named.items() if value is not None}

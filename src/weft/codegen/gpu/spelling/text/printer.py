@@ -104,7 +104,7 @@ def _op_text(op: ElementOp) -> str:
 
 def _number_text(value: Number | None) -> str:
     if value is None or isinstance(value, complex):
-        raise InternalError(f"{value} is no number of a GPU kernel")
+        raise InternalError(f"{value} is not a number of a GPU kernel")
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 

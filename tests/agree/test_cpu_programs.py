@@ -85,6 +85,17 @@ def test_reductions_of_what_a_reduction_made_agree(axis: int) -> None:
     assert report.agrees, str(report)
 
 
+def test_groups_of_channels_and_channels_of_groups_agree() -> None:
+    """Twelve channels as three times four in one place and four times three in another: what joins
+    the two reads across parts that do not align."""
+    b = Builder()
+    x, y = b.param("f32", [12]), b.param("f32", [1, 12])
+    sums = [b.reduce_sum(b.reshape(v, s), [1]) for v, s in ((x, [3, 4]), (y, [4, 3]))]
+    program = b.build(*sums, b.reshape(x, [1, 12]) * y)
+    report = compare(program, random_inputs(program, 0), "cpu")
+    assert report.agrees, str(report)
+
+
 def test_rows_are_updated_under_a_shape_that_does_not_align() -> None:
     """Twenty rows as five times four: an update begins anywhere among them."""
     b = Builder()

@@ -4,7 +4,7 @@ E1203 MissingDivGuard         a remainder without the guard that bounds it
 E1204 DivisorInvalid          a divisor that is not positive or not reduced
 E1304 AxisAlignmentMismatch   a map of the wrong length, axes that are not i0, i1, ... or not
                               there, atoms that do not make up their axis or differ where two
-                              axes are one
+                              axes are one (a reshape that is not aligned reads other atoms)
 E1305 MapOutOfRange           a map that leaves its operand where its guards hold
 """
 
@@ -61,7 +61,7 @@ def findings(book: IndexBook) -> Iterator[Finding]:
         for read in info.inputs:
             # All that the problems of a read follow from. The ids of values, which differ from
             # layer to layer, are not part of it.
-            key = (kind, kinds.get(read.value_id), read.map, read.guards)
+            key = (kind, kinds.get(read.value_id), read.map, read.guards, read.aligned)
             if key not in known:
                 known[key] = tuple(_input_problems(info, read, book))
             for code, why in known[key]:
@@ -134,7 +134,7 @@ def _index_problems(
     if low < 0 or high >= size:
         yield RANGE, f"{expr} runs from {low} to {high}, outside [0, {size})"
     single = expr.single_axis
-    if single is not None:
+    if single is not None and read.aligned:
         number = int(single.name[1:])
         same = own.axes[number].size == size and number < len(own.atoms) and k < len(source.atoms)
         if same and own.atoms[number] != source.atoms[k]:

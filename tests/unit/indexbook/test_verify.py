@@ -12,12 +12,13 @@ from examples.make_programs import PROGRAMS
 from weft.foundation.dtypes import F32
 from weft.foundation.errors import SpecViolation
 from weft.foundation.index_expr import Expr, FloorDiv, axis
+from weft.foundation.scalar import Fn
 from weft.indexbook.from_tiny import build_book
 from weft.indexbook.ir import Domain, IndexBook, IndexInfo
 from weft.indexbook.text import dumps, from_json
 from weft.indexbook.verify import findings, verify
 from weft.tiny.from_ptir import lower_program
-from weft.tiny.ir import Graph, Input, Reshape
+from weft.tiny.ir import Binary, Graph, Input, Reshape
 
 X = Input("x", F32, (6, 10))
 BOOK = build_book(Graph((X,), (("y", Reshape(X, (4, 15))),)))
@@ -93,6 +94,17 @@ def test_atoms_of_one_axis_must_agree() -> None:
         "E1304 AxisAlignmentMismatch at v1 reading v0: i0 is axis 0 of the operand, but their "
         "atoms are [6] and [2, 3]"
     )
+
+
+def test_a_reshape_that_is_not_aligned_reads_other_atoms() -> None:
+    """Both sides are cut before the axis that runs through the last reshape is linked."""
+    x, y = Input("x", F32, (12,)), Input("y", F32, (1, 12))
+    row = Reshape(x, (1, 12))
+    a, b, product = Reshape(x, (3, 4)), Reshape(y, (4, 3)), Binary(Fn.MUL, row, y)
+    book = build_book(Graph((x, y), (("a", a), ("b", b), ("row", row), ("product", product))))
+    reads = [read for info in book.infos.values() for read in info.inputs]
+    assert [read.aligned for read in reads].count(False) == 1
+    assert not list(findings(book))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -28,7 +28,7 @@ from weft.driver.stages.edges import edge_lines
 from weft.driver.stages.generators import exact_fusion, generator_for
 from weft.driver.stages.opaque import decode_op, encode_op
 from weft.driver.tuning.tuned import with_tuned
-from weft.foundation.errors import SpecViolation, Unimplemented, UserError
+from weft.foundation.errors import InternalError, SpecViolation, Unimplemented, UserError
 from weft.foundation.progress import at
 from weft.foundation.tally import tallied
 from weft.indexbook import agree as indexbook_agree
@@ -316,7 +316,11 @@ def _check(stage: Stage, compilation: Compilation) -> None:
     try:
         stage.verify(compilation)
     except SpecViolation as error:
-        raise error.at(f"stage {stage.name}") from None
+        placed = error.at(f"stage {stage.name}")
+        if compilation.overrides:
+            raise placed from None
+        # Nothing was edited: what is wrong is what the compiler made.
+        raise InternalError(str(placed)) from None
 
 
 def _read_override(stage: Stage, text: str, compilation: Compilation) -> Any:

@@ -179,6 +179,17 @@ def test_bytes_are_rounded_once(mode: str) -> None:
     assert np.abs(found - np.clip(wide, 0, 255)).max() <= 0.501
 
 
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+def test_places_between_two_elements_are_rounded_as_in_torch(mode: str) -> None:
+    """New elements that begin just where an old one does."""
+    for old, sizes in ((2, (49, 61, 82, 94)), (7, (98, 121)), (31, (47, 97))):
+        x = np.arange(old, dtype=np.float32)[None, None]
+        for size in sizes:
+            wanted = T.interpolate(torch.tensor(x), size, mode=mode).numpy()
+            found = F.interpolate(weft.asarray(x), size, mode=mode).numpy()
+            np.testing.assert_array_equal(found, wanted, f"{old} to {size}")
+
+
 def test_positions_of_the_largest() -> None:
     for padding, dilation, ceil in ((0, 1, False), (1, 2, False), (1, 1, True)):
         more = {"padding": padding, "dilation": dilation, "ceil_mode": ceil}

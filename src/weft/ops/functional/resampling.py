@@ -89,7 +89,9 @@ def capture_interpolate(s: Session, checked: ResampleChecked, x: Handle) -> Hand
     if checked.mode.startswith("nearest"):
         for axis, old, new, step in checked.axes:
             middle = 0.5 if checked.mode == "nearest-exact" else 0.0
-            places = np.minimum(np.floor((np.arange(new) + middle) * step), old - 1)
+            # In f32, as in other frameworks: it decides where a place falls between two elements.
+            starts = (np.arange(new, dtype=np.float32) + np.float32(middle)) * np.float32(step)
+            places = np.minimum(np.floor(starts), old - 1)
             x = _pick_places(s, x, axis, places)
         return x
     if x.dtype is UI8:

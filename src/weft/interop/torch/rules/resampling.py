@@ -14,18 +14,16 @@ def _resize_images(mode: str, spatial: int) -> Rule:
         if isinstance(align_corners, list | tuple) or align_corners is None:
             scales, align_corners = (align_corners, *scales), False
         given = scales[0] if scales and isinstance(scales[0], list | tuple) else scales
-        known = [scale for scale in given if scale is not None]
-        if size is None:
-            size = [int(n * scale) for n, scale in zip(x.shape[2:], known, strict=True)]
-        elif known and not all(map(_is_integer, known)):
-            raise Unimplemented(f"upsample_{mode}", "a scale beside a size")
-        return F.interpolate(x, tuple(size), None, mode, align_corners=bool(align_corners))
+        factors = [float(scale) for scale in given if scale is not None] or None
+        if size is not None and factors is not None:
+            made = [int(n * scale) for n, scale in zip(x.shape[2:], factors, strict=True)]
+            if made != list(size):
+                raise Unimplemented(f"upsample_{mode}", f"the scales {factors} beside {size}")
+        # Places are computed from the scales, if there are any: sizes are rounded.
+        sizes = tuple(size) if factors is None else None
+        return F.interpolate(x, sizes, factors, mode, align_corners=bool(align_corners))
 
     return call
-
-
-def _is_integer(scale: float) -> bool:
-    return float(scale).is_integer()
 
 
 def _resampling_gradient(forward: Rule) -> Rule:

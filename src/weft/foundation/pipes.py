@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import struct
 import subprocess
@@ -42,11 +43,17 @@ def _exactly(pipe: IO[bytes], size: int) -> bytes:
     return found
 
 
-def serve(answer: Callable[[bytes], bytes]) -> None:
+def serve(answer: Callable[[bytes], bytes], rehearsed: Iterable[bytes] = ()) -> None:
     """Answer messages that come in, until the pipe is closed: in a process for each of the pipes
-    that this one was started with (`Family`). All of them have what this one has loaded."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # This process waits until the others are gone.
+    that this one was started with (`Family`). All of them have what this one has loaded, and made
+    of messages that are `rehearsed` while nobody waits for an answer."""
     pairs = [tuple(map(int, pair.split(","))) for pair in sys.argv[1:]]
+    for message in rehearsed:
+        if _something_came(taken for taken, _ in pairs):
+            break
+        with contextlib.suppress(WeftError):
+            answer(message)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # This process waits until the others are gone.
     for number, pair in enumerate(pairs):
         if os.fork() == 0:
             try:
@@ -63,6 +70,14 @@ def serve(answer: Callable[[bytes], bytes]) -> None:
             os.wait()
         except ChildProcessError:
             return
+
+
+def _something_came(pipes: Iterable[int]) -> bool:
+    """Whether there is something to read in a pipe, or its other end is closed."""
+    watched = select.poll()
+    for pipe in pipes:
+        watched.register(pipe, select.POLLIN)
+    return bool(watched.poll(0))
 
 
 def _close_all(pairs: Iterable[tuple[int, ...]]) -> None:

@@ -101,7 +101,7 @@ def test_blocks_of_any_size_give_the_same_numbers_but_for_rounding() -> None:
                 "vectorize": ALONG_M,
                 "warp_tile": "16x16",
             },
-            "A is no image",
+            "A is not an image",
         ),
     ],
 )
@@ -110,8 +110,10 @@ def test_what_cannot_be_is_refused(changes: dict[str, Any], why: str) -> None:
         compiled(Conv().program(), **changes)
 
 
-@pytest.mark.parametrize("case", [Conv(channels=32, results=48), Conv(channels=20, results=22)])
-def test_weights_that_lie_as_they_are_summed_are_read_in_vectors(case: Conv) -> None:
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("results", [48, 22])
+def test_weights_that_lie_as_they_are_summed_are_read_in_vectors(results: int, stride: int) -> None:
+    case = Conv(channels=20, results=results, sizes=(17, 40), stride=stride)
     routine = next(iter(stages(case.program())["cpu"].routines.values()))
     packing = [line for line in print_routine(routine).splitlines() if " = b1[" in line]
     assert packing[0].lstrip().startswith("run ")

@@ -47,10 +47,10 @@ NEAR_BYTES: Final = 640 << 10
 """What a block may take of a second cache."""
 _FAR: Final = 1.25
 """How much longer a block takes that does not stay there."""
-_PACK_WEIGHT, _TURN_WEIGHT, _PACK_PIXEL, _SUM = 4.0, 1.0, 1.0, 0.25
+_PACK_WEIGHT, _TURN_WEIGHT, _PACK_PIXEL, _SUM = 4.0, 0.75, 0.25, 0.25
 """Multiply-adds of a vector that take as long as packing a weight one by one or in a turned tile of
 them, packing an element of the image, and keeping a sum."""
-_STRIDED: Final = 2.0
+_STRIDED: Final = 4.0
 """How much longer packing an element takes where a stride leads to it."""
 _TURNED_ROWS: Final = 4
 """Rows of weights of the smallest tiles that are turned."""
@@ -270,22 +270,23 @@ def _other_reads(kernel: Kernel, image: str, axes: set[str]) -> bool:
 
 
 def steps_of(image: Image) -> tuple[str, ...]:
-    """The summed axes in the order in which a product goes through them."""
+    """The summed axes, taps inside channels: a product goes through them in this order, but for
+    taps of different phases."""
     return *image.channels, *(window.tap for window in image.windows)
 
 
 def memory_follows_steps(
     kernel: Kernel, image: Image, strides_of: Callable[[str], Sequence[int]]
 ) -> bool:
-    """Whether weights lie in memory, in tensors of such strides, as a product goes through them:
-    then they are read in vectors, and turned. One by one, packing 64 rows of 2304 takes half as
-    long as their products with 56 results."""
+    """Whether the weights of a row lie side by side in memory, in tensors of such strides, taps
+    inside channels: then they are read in vectors, and turned. One by one, packing 64 rows of 2304
+    takes half as long as their products with 56 results."""
     assert kernel.roles is not None
     names = steps_of(image)
     wanted = list(row_major(tuple(kernel.sizes[name] for name in names)))
     read = kernel.roles.rhs if image.side == "A" else kernel.roles.lhs
     source = kernel.let(read).expr
-    if image.planes > 1 or not isinstance(source, Read):
+    if not isinstance(source, Read):
         return False
     address = linear(source.index, strides_of(source.tensor))
     return [coefficient(address, name) for name in names] == wanted

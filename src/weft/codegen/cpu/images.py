@@ -94,6 +94,9 @@ class ImageContraction(BlockedContraction):
         self.plane = math.prod(self.extents)
         self.width = results_of(self.kernel, self.image, self.block)
         self.phases = list(self.image.phases())
+        self.turned_weights = memory_follows_steps(
+            self.kernel, self.image, lambda name: self.refs[name].strides
+        )
 
     def _scratch(self) -> tuple[tuple[DType, int], ...]:
         weights, pixels, sums = scratch_elements(self.kernel, self.image, self.block)
@@ -258,7 +261,7 @@ class ImageContraction(BlockedContraction):
         side = self.a
         whole, rest = divmod(block.rows, side.width)
         depth = channels * self._taps()
-        if memory_follows_steps(self.kernel, self.image, lambda name: self.refs[name].strides):
+        if self.turned_weights:
             ordered = replace(side, summed=steps_of(self.image))
             self._pack_side(root, ordered, block.row, block.rows, start * self._taps(), depth)
             return
@@ -330,6 +333,8 @@ class ImageContraction(BlockedContraction):
             ):
                 place = place + axis(loop.var) * (part.shift * below)
             weights = base + (step + before) * self.a.width
+            if self.turned_weights:
+                weights = base + self._flat_step(scope, axis(channel.var)) * self.a.width
             if self.a.lies:
                 row = block.row + axis(over_a.var) * self.a.width
                 weights = self._lying_weights(scope, row, start + axis(channel.var))
@@ -340,6 +345,13 @@ class ImageContraction(BlockedContraction):
             over_a, (u, v, lane), axis(over_a.var), axis(over_b.var), self.width, adds=cut.start > 0
         )
         close(over_a, root)
+
+    def _flat_step(self, scope: Scope, channel: Expr) -> Expr:
+        """Which of the steps of a block a tap of a channel is, taps inside channels."""
+        taken = {tap: place for loop in scope.chain() for tap, place in loop.axes.items()}
+        for window in self.image.windows:
+            channel = channel * window.taps + taken[window.tap]
+        return channel
 
     def _lying_weights(self, scope: Scope, row: Expr, channel: Expr) -> Expr:
         """Where the weights of a tap and a channel are, for the rows of a panel."""

@@ -204,6 +204,52 @@ def test_sums_in_bins(kind: str, dtype: str) -> None:
     assert (got.astype(np.float64) == want).all()
 
 
+@pytest.mark.parametrize("seed", one_in(13, range(39)))
+def test_sums_in_bins_of_any_size(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Places that are spread, alike, few, or in order; sizes that are multiples of nothing."""
+    monkeypatch.setattr(whole_ops, "_MANY_ROWS", 1)
+    rng = np.random.default_rng(seed)
+    dtype = ("f32", "bf16", "f16", "f64")[seed % 4]
+    kind = ("si64", "si32")[seed // 4 % 2]
+    outer, rows, count = (int(rng.integers(*found)) for found in ((1, 3), (9, 200), (2, 400)))
+    b = Builder()
+    x, at = b.param(dtype, [outer, rows]), b.param(kind, [outer, count])
+    new = b.param(dtype, [outer, count])
+    program = b.build(b.scatter_reduce(x, at, new, axis=1, reduce="add"))
+    ops = [kernel.opaque for kernel in through_stages(program, "sm90")["region"].kernels]
+    assert any(call is not None and isinstance(call.op, Binned) for call in ops) == (dtype != "f64")
+    places = rng.integers(0, rows, (outer, count))
+    match seed % 5:
+        case 1:
+            places[...] = rng.integers(0, rows)
+        case 2:
+            places //= 7
+        case 3:
+            places.sort(axis=1)
+        case 4:
+            places[:, ::2] = rows - 1
+    given, updates = numbers(dtype, (outer, rows), seed), numbers(dtype, (outer, count), seed + 1)
+    (got,) = on_gpu(program, given, places.astype(BY_NAME[kind].numpy), updates)
+    want = given.astype(np.float64)
+    np.add.at(want, (np.arange(outer)[:, None], places), updates.astype(np.float64))
+    assert (got == want.astype(np.float32).astype(BY_NAME[dtype].numpy)).all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [("si32", -1), ("si32", 1300), ("si64", -1), ("si64", (1 << 32) + 3), ("si64", -(1 << 32))],
+)
+def test_an_index_out_of_range_is_reported_in_front_of_bins(kind: str, number: int) -> None:
+    """Those, too, whose lower 32 bits are a place."""
+    b = Builder()
+    x, at, new = b.param("f32", [1300]), b.param(kind, [700]), b.param("f32", [700])
+    program = b.build(b.scatter_reduce(x, at, new, axis=0, reduce="add"))
+    places = np.zeros(700, BY_NAME[kind].numpy)
+    places[613] = number
+    with pytest.raises(Reported, match="at element 613 "):
+        on_gpu(program, np.zeros(1300, np.float32), places, np.ones(700, np.float32))
+
+
 def test_columns_and_segments_in_bins() -> None:
     """Places of columns of their own, and sums onto zeros."""
     b = Builder()

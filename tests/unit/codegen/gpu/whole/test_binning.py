@@ -161,6 +161,18 @@ def test_whoever_has_nothing_to_do_ends() -> None:
     assert kernel.grid == op.bins + op.stretches == 16 + 6
 
 
+def test_places_out_of_range_touch_one_bin() -> None:
+    """What runs behind a check that failed stays inside its memory."""
+    op = Binned(2, 300, 500, 4, 256)
+    places = spread(op)
+    places[:, ::50], places[:, 1::50] = 4096, (1 << 32) - 1
+    given = operands(op, places, F32)
+    start = np.full(given[0].shape, 99, np.float32)
+    got = carried_out(kernel_of(op, given, start), given, start).reshape(start.shape)
+    last = op.bins - 1 << op.low
+    assert (got[:, :last] == summed(op, *given)[:, :last]).all()
+
+
 # -- what is refused -------------------------------------------------------------------------------
 
 

@@ -1,21 +1,34 @@
-"""Sums of single elements, whose updates are known by the upper bits of their places.
+"""`Binned`, the kernel that ends a scatter of sums of single elements: its updates are known by the
+upper bits of their rows, and it adds them up.
 
-*Bins.* Places with the same upper bits are a bin: a block has a sum for each of them in shared
-memory. It ranks the updates of the bin by the next bits of their places, as a pass of a sort does,
-and puts them in this order there. Then a thread takes all updates with the same bits, one after the
-other, into the few sums that only this thread has: no two threads add to one sum, and each sum gets
-its updates in order.
+    row      | bin: the upper bits | place: the `low` lower bits            |
+             |                     | group: at most 8 bits | the bits below |
+    pairs    (row, update), (row, update), ...  in the order of bins, earlier updates first
+    block b  the updates of bin b, to shared memory in the order of groups, to the bin's sums
 
-*Groups* are the updates that one thread would take. Those of long ones a warp takes: each lane adds
-up every 32nd of them, for one sum after the other, and then lanes add up what they have.
+A block, step by step:
 
-*Pieces.* A bin has as many updates as the data say. Beyond `tile` of them it is cut into pieces,
-which blocks of their own take at the same time. Each keeps its sums in the workspace, and whoever
-is the last one adds them up, those of the first piece first. For every stretch of `tile` updates of
-all bins there is a block: that of the n-th stretch that begins in a bin takes the bin's piece n.
-Where bins are not that long these blocks end at once.
+1. It finds where the updates of its bin begin and end among the pairs: a warp looks for either.
+2. Its threads load the updates, and what the sums begin with: the elements of x. Sums stay in
+   shared memory, one for each row of the bin.
+3. It ranks the updates by groups, as a pass of a radix sort does, and puts them in this order into
+   shared memory.
+4. A thread takes the updates of a group, one after the other, and adds each to the sum of its row.
+   No two threads add to one sum, and a sum gets its updates in order. Groups of `_LONG` updates and
+   more are taken by warps instead: for each row of the group, a lane looks at every 32nd update
+   and adds up those of the row, and then the lanes add up what they have.
+5. The sums are rounded and stored.
 
-So every element gets its updates in an order that the places alone decide.
+*Pieces.* How many updates a bin has, the data say. A bin of more than `tile` is cut into pieces of
+`tile` updates, each for a block of its own. They do steps 1 to 4, the first with x and the others
+with zeros, and keep their sums in the workspace; whichever block is last adds these up, from the
+first piece on, and does step 5. The grid does not depend on the data: beside a block for each bin
+it has one for each *stretch*, `tile` pairs from a multiple of `tile` on. The n-th stretch that
+begins inside a bin stands for piece n of the bin, where there is one. Else, as in bins of at most
+`tile` updates, its block ends after step 1.
+
+So every element gets its updates in an order that the rows alone decide, and has the same bits in
+every run.
 """
 
 from __future__ import annotations
@@ -58,17 +71,20 @@ _PAIR: Final = 8
 _LINE: Final = 4
 """Sums that a thread keeps side by side."""
 _LONG: Final = 64
-"""Updates of a group that a warp takes. A thread takes 65 cycles for one, one after the other."""
+"""Updates of a group that a warp takes: a thread needs 65 cycles for each."""
 _AHEAD: Final = 4
 """Pieces whose sums are asked for at a time."""
 _LINES_AHEAD: Final = 8
 """Elements, or vectors of them, that a thread asks for at a time: as many as there are registers
 for beside its updates."""
 _MEETING: Final = 1
+"""The barrier of blocks that meet others; 0 is that of all threads."""
 _RESIDENT: Final = 3
 """Blocks of a unit, as many as there is shared memory for: those that have nothing to do wait for
 none of the others to end."""
 _Visit = Callable[[Code, Scalar, Scalar, Scalar], None]
+"""What is written for a vector of rows: the statements so far, where the vector begins in the bin,
+where among all elements, and whether it is there."""
 
 
 def accepts_bins(op: Binned, dtype: DType) -> str:
@@ -84,8 +100,8 @@ def accepts_bins(op: Binned, dtype: DType) -> str:
 
 @dataclass(frozen=True)
 class _Piece:
-    """What a block works on: a piece of a bin of a row of bins, with the updates from `first` on.
-    `number` is which piece it is, of `count`; `stretch` is the first one that begins in the bin."""
+    """What a block works on: piece `number`, of `count`, of a bin. It has `updates` pairs from the
+    pair `first` of its outer row on; `stretch` is the first one that begins in the bin."""
 
     outer: Scalar
     bin: Scalar
@@ -147,23 +163,7 @@ class BinKernel(DigitKernel):
 
     def _piece(self, op: Binned, code: Code, bins: int) -> tuple[_Piece, Scalar]:
         """The piece, and whether there is one."""
-        pairs = self.numbers[self.inputs[1]]
-        own, outer, stretch = (code.variable(stem, 0) for stem in ("bin", "outer", "stretch"))
-        first_ones, others = code.inside(), code.inside()
-        at, row = split_number(first_ones, BLOCK, op.bins, bins)
-        first_ones.set(own, at)
-        first_ones.set(outer, row)
-        others.count = first_ones.count
-        number = others.let("number", BLOCK - bins)
-        at, row = split_number(others, number, op.stretches, op.outer * op.stretches)
-        offset = (row * op.count + at * op.tile) * 2
-        key = others.load(pairs, UI32, offset, Lit(1), 0, True)
-        others.set(own, others.place(key, op.rows) >> op.low)
-        others.set(outer, row)
-        others.set(stretch, at)
-        code.count = others.count
-        more = ir.If(bins > BLOCK, tuple(first_ones.body), tuple(others.body))
-        code.body.append(more)
+        own, outer, stretch = self._own_bin(op, code, bins)
         start, end = self._ends(op, code, outer, own)
         length = code.let("length", end - start)
         before = code.let("before", (start + (op.tile - 1)) // op.tile)
@@ -175,6 +175,25 @@ class BinKernel(DigitKernel):
         piece = _Piece(outer, own, number, count, before, first, updates)
         # The piece of a stretch that begins in a bin of one piece would be its second one.
         return piece, is_first | (number < count)
+
+    def _own_bin(self, op: Binned, code: Code, bins: int) -> tuple[Scalar, Scalar, Scalar]:
+        """A block's bin, its outer row, and the stretch that it stands for, if it does."""
+        own, outer, stretch = (code.variable(stem, 0) for stem in ("bin", "outer", "stretch"))
+        first_ones, others = code.inside(), code.inside()
+        at, row = split_number(first_ones, BLOCK, op.bins, bins)
+        first_ones.set(own, at)
+        first_ones.set(outer, row)
+        others.count = first_ones.count
+        number = others.let("number", BLOCK - bins)
+        at, row = split_number(others, number, op.stretches, op.outer * op.stretches)
+        offset = (row * op.count + at * op.tile) * 2
+        key = others.load(self.numbers[self.inputs[1]], UI32, offset, Lit(1), 0, True)
+        others.set(own, others.place(key, op.rows) >> op.low)
+        others.set(outer, row)
+        others.set(stretch, at)
+        code.count = others.count
+        code.body.append(ir.If(bins > BLOCK, tuple(first_ones.body), tuple(others.body)))
+        return own, outer, stretch
 
     def _ends(self, op: Binned, code: Code, outer: Scalar, own: Scalar) -> tuple[Scalar, Scalar]:
         """Where the updates of a bin begin and end: warps look for either."""
@@ -196,26 +215,34 @@ class BinKernel(DigitKernel):
         elements = self._load_updates(op, code, piece)
         self._begin_sums(op, code, piece)
         self._counters(step, code, _WARPS)
-        ranked: list[tuple[Scalar, str]] = []
-        for place, value in elements:
-            rank = self._rank(step, code, place >> step.low)
-            # Both in one register, of which three blocks leave a thread 80.
-            name = code.fresh("ranked")
-            code.body.append(ir.Let(name, place + (rank << op.low), pinned=True))
-            ranked.append((Name(name), value))
+        ranked = [self._rank_update(op, step, code, *found) for found in elements]
         code.body.append(ir.SyncThreads())
         self._direct_digits(step, code, None)
         for joint, value in ranked:
-            place = code.let("place", joint & ((1 << op.low) - 1))
-            start = self._number(code, counter(step, WARP, place >> step.low), op.tile)
-            at = code.let("at", (start + (joint >> op.low)) * _PAIR)
-            self._put_number(code, ir.Address("staged", at), place)
-            code.body.append(ir.StShared(ir.Address("staged", at + _WORD), value, UI32))
+            self._stage_update(op, step, code, joint, value)
         code.body.append(ir.SyncThreads())
         self._take_short(op, step, code, piece)
         self._take_long(op, step, code, piece)
         code.body.append(ir.SyncThreads())
         self._hand_in(op, code, piece)
+
+    def _rank_update(
+        self, op: Binned, step: Pass, code: Code, place: Scalar, value: str
+    ) -> tuple[Scalar, str]:
+        """An update's rank among those of its group in the warp, above its place."""
+        rank = self._rank(step, code, place >> step.low)
+        # Both in one register, of which three blocks leave a thread 80.
+        name = code.fresh("ranked")
+        code.body.append(ir.Let(name, place + (rank << op.low), pinned=True))
+        return Name(name), value
+
+    def _stage_update(self, op: Binned, step: Pass, code: Code, joint: Scalar, value: str) -> None:
+        """The place and the number of an update, where they stand in the order of groups."""
+        place = code.let("place", joint & ((1 << op.low) - 1))
+        start = self._number(code, counter(step, WARP, place >> step.low), op.tile)
+        at = code.let("at", (start + (joint >> op.low)) * _PAIR)
+        self._put_number(code, ir.Address("staged", at), place)
+        code.body.append(ir.StShared(ir.Address("staged", at + _WORD), value, UI32))
 
     def _load_updates(self, op: Binned, code: Code, piece: _Piece) -> list[tuple[Scalar, str]]:
         """A thread's updates: their places in the bin, and what they add."""
@@ -275,8 +302,7 @@ class BinKernel(DigitKernel):
         return _LINE if op.rows % _LINE == 0 else 1
 
     def _for_rows(self, op: Binned, code: Code, piece: _Piece, visit: _Visit) -> None:
-        """What is done for each of a thread's vectors of rows: where the vector begins in the bin,
-        where among all elements, and whether it is there."""
+        """A loop over the vectors of rows that are a thread's."""
         vector = self._vector(op)
         turn = code.inside()
         local = turn.let("local", (THREAD + Name("line") * THREADS) * vector)

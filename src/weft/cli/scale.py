@@ -1,4 +1,4 @@
-"""`weft scale`: training on many GPUs, on paper."""
+"""`weft scale`: estimates of training on many GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ops that no stage takes apart (scatter, sorting, cumulative reductions, factorisations): each is
+"""Ops that no stage decomposes (scatter, sorting, cumulative reductions, factorisations): each is
 a plain record with its meaning on NumPy arrays.
 
     Scatter   out[a, index[a, m], w] = fn(out[a, index[a, m], w], update[a, m, w]), m in order

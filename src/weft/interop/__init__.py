@@ -1,1 +1,1 @@
-"""Other people's formats: weights, models, programs."""
+"""Formats of other systems: weights, models, programs."""

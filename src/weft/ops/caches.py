@@ -1,4 +1,4 @@
-"""What Weft keeps in this process, counted, and how to let go of it."""
+"""What Weft caches in this process: counts, and how to release it."""
 
 from __future__ import annotations
 

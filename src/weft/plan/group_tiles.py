@@ -1,8 +1,8 @@
-"""Choosing an `MmaPlan` for a convolution in groups of few channels: as many places for a block as
-are done first.
+"""Choosing an `MmaPlan` for a convolution in groups of few channels: the number of output
+positions per block that takes the least time.
 
-Blocks live from their first load to their last store; while some of a unit wait for memory, others
-multiply. A block of more places reads less of the image twice, and leaves room for fewer others.
+While some blocks of an SM wait for memory, others multiply. A block with more positions reads less
+of the image twice, and leaves room for fewer other blocks.
 """
 
 from __future__ import annotations

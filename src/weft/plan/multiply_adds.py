@@ -1,5 +1,5 @@
-"""Choosing an `MmaPlan` for multiply-adds of single numbers, on a GPU: the tile with which all are
-done first."""
+"""Choosing an `MmaPlan` for products by scalar FMA instructions on a GPU: the tile that takes the
+least time."""
 
 from __future__ import annotations
 

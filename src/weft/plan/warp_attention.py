@@ -1,5 +1,5 @@
 """Choosing an `AttentionPlan` for a GPU whose matrix instructions are those of single warps (SM80):
-scores and sums stay in the registers of a warp, and as many blocks as possible share a unit."""
+scores and sums stay in the registers of a warp, and as many blocks as possible share an SM."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""A `MmaPlan` for Winograd's algorithm on a CPU. No heuristic takes it by itself: its results err
-more than those of a plain sum (`codegen.cpu.winograd` has the bound), so somebody has to ask."""
+"""An `MmaPlan` for Winograd's algorithm on a CPU. No heuristic chooses it: its results are less
+accurate than those of a plain sum (`codegen.cpu.winograd` has the bound), so a user must ask for
+it."""
 
 from __future__ import annotations
 

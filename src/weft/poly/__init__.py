@@ -1,2 +1,2 @@
-"""Integer sets and maps behind names, and the analyses that stand on them. The only importer of
-islpy."""
+"""Integer sets and maps with named dimensions, and the analyses that use them. The only importer
+of islpy."""

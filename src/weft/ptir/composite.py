@@ -1,4 +1,4 @@
-"""Ops that are formulas: what they mean is what simpler ops make of their operands.
+"""Composite ops: their meaning is a formula in simpler ops.
 
     class Double(Composite):
         def decompose(self, x: Term) -> Term:

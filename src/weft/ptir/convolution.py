@@ -1,5 +1,5 @@
-"""A convolution as a product: the patches of an image times a kernel, and the way back to the
-image, which is one more of the kind.
+"""A convolution as a product: the patches of an image times a kernel; and its gradient with
+respect to the image, which is a convolution too.
 
     patches [N, places..., window * C]  x  kernel [window..., C / groups, O]  =  [N, places..., O]
 

@@ -1,4 +1,4 @@
-"""Who was busy with what, and when, in one run.
+"""A timeline of one run: what host and device did, and when.
 
 Kernels of a CPU are called by the threads of the pool. In a run that is looked at, each is called
 through a function of Python that takes the time: that costs some microseconds for every handful of

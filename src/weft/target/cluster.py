@@ -1,4 +1,5 @@
-"""Training on many GPUs, on paper: how long a step takes, what of it is exchange, and what fits.
+"""A model of training on many GPUs: the time of a step, the share of communication in it, and
+whether the model fits into memory.
 
 Nodes of some GPUs with fast links, and slower links between nodes. An all-reduce is a ring within
 each node, then, with what each GPU has of the sum, a ring or a tree between nodes, whichever is

@@ -1,4 +1,4 @@
-"""From kernels with plans to routines and LLVM IR: what the CPU can do, and doing it."""
+"""From kernels with plans to routines and LLVM IR, and which kernels the CPU generator supports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loop nests for ops that no other stage takes apart: scatter, cumulative reductions, sorting.
+"""Loop nests for ops that no other stage decomposes: scatter, cumulative reductions, sorting.
 
 They are written in the same dialect as kernels. Scatters and running reductions cut their columns
 into vectors where there are enough of them; what must happen in order is a serial loop inside a

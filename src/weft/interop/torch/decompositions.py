@@ -1,4 +1,4 @@
-"""Which ops torch takes apart before Weft sees them, and which stay whole."""
+"""Which ops torch decomposes before Weft sees them, and which it keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far or how alike vectors are, and losses that ask for a margin between them."""
+"""Distances and similarities of vectors, and losses with a margin or a likelihood."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of vectors, and positions turned into angles."""
+"""Embedding tables, and rotary position embeddings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows in groups, each group times a matrix of its own: the product of a mixture of experts."""
+"""Grouped matrix products: each group of rows times its own matrix, as in a mixture of experts."""
 
 from __future__ import annotations
 

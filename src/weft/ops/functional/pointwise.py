@@ -1,5 +1,5 @@
-"""Pointwise functions between layers that are pieces put together: what is chosen where says also
-where the gradient comes from, so that each has one at every element."""
+"""Piecewise pointwise functions: a select chooses the piece of each element, and the gradient is
+that of the chosen piece, so that it exists at every element."""
 
 from __future__ import annotations
 

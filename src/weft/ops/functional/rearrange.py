@@ -1,4 +1,4 @@
-"""Padding with something else than nothing, and images cut into columns."""
+"""Padding by a constant or by elements of the tensor, and shuffles of pixels and channels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images (and signals, and volumes) in another size."""
+"""Resizing of images, signals and volumes."""
 
 from __future__ import annotations
 

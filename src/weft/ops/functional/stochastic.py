@@ -1,5 +1,5 @@
-"""Randomness that is a function of a key: the same seed and offset give the same numbers on every
-backend, however a program is cut."""
+"""Dropout as a function of a key: the same seed and offset give the same numbers on every backend,
+however a program is split into kernels."""
 
 from __future__ import annotations
 

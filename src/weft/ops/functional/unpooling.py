@@ -1,4 +1,4 @@
-"""The way back from pooling: elements put where they came from, and windows put together again."""
+"""Inverses of pooling: `max_unpool`, and windows as columns and back (`unfold`, `fold`)."""
 
 from __future__ import annotations
 

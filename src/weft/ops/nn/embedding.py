@@ -1,4 +1,4 @@
-"""A table of vectors."""
+"""The embedding layer: a table of vectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients kept from being too long."""
+"""Gradient clipping by global norm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Custom gradients: the way back through `custom_gradient`."""
+"""The gradient of `custom_gradient`: the function's own rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Between the program in memory and the program on the wire.
+"""Conversion between programs in memory and their wire form.
 
 In memory extension and coarse ops are classes and regions name their results; on the wire such an
 op is a `CustomCall` and a region's results are its last instructions. Both directions are exact.

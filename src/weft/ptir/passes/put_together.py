@@ -1,4 +1,4 @@
-"""Vectors that are put together from many numbers: what made the numbers makes the vectors.
+"""Vectorisation of many scalar instructions whose results are concatenated to one vector.
 
 `concat(f(x0, y0), f(x1, y1), ...)` is `f(concat(x0, x1, ...), concat(y0, y1, ...))`, element by
 element, and so on through what the numbers are made of: until they are one number again and again,

@@ -1,10 +1,10 @@
-"""Fusion of a bias or a residual into the epilogue of a product, where a kernel of rows added it.
+"""Fusion of a bias or a residual into the epilogue of a product, if a row kernel adds it.
 
     y = kernel(x, w);  z = rows(y + b + r)    ->    s = kernel(x, w, b, r);  z = rows(s)
 
-A sum that only the rows need is computed where they are read, which is right for what is computed
-of one tensor. Of two, the kernel of rows reads both, and it has nothing to do but read and write;
-the product multiplies meanwhile, and its copy engine has the time to bring the second one.
+A sum that only the row kernel needs is normally inlined there, which is right if it is computed
+from one tensor. From two tensors, the row kernel would read both, and it is bound by memory; the
+product is bound by arithmetic, and its copy engine has time to load the second tensor.
 """
 
 from __future__ import annotations

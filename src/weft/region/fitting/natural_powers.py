@@ -1,10 +1,10 @@
-"""Softmax rewritten with powers of e of what is above the greatest element, nothing in between.
+"""Softmax by exp2, or with a factor inside its exponential, rewritten in the form exp(y - max y).
 
     p[q, j] = exp2(c * (x[q, j] - max_j x))    ->    p[q, j] = exp(y[q, j] - max_j y)
                                                      y[q, j] = (c ln 2) * x[q, j]
 
-So it is with `exp(c * (x - max x))`. The number is at most 1, so that rows of nothing but the
-lowest number, as a mask has them, stay numbers.
+The same is done for `exp(c * (x - max x))`. The factor of x must be at most 1: then rows in which
+a mask sets every element to the lowest number stay finite.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Partial column sums: a kernel of rows with sums over blocks of rows, and the kernel that adds
-these up.
+"""Partial column sums: a row kernel that also sums its columns over blocks of rows, and the kernel
+that adds these sums up.
 
     s[c] = sum over r of f[r, c]
 

@@ -1,1 +1,1 @@
-"""Recognising forms of kernels for which plans and templates have something better."""
+"""Recognising the forms of kernels that have plans and templates of their own."""

@@ -1,4 +1,4 @@
-"""exp and what is made of it: exp2, expm1, tanh, sinh, cosh.
+"""exp, and functions computed from it: exp2, expm1, tanh, sinh, cosh.
 
 e^x = 2^n e^r with x = n ln 2 + r, ln 2 in two parts. Adding 1.5 * 2^mantissa to x log2 e leaves n
 in the low bits of the sum, from where it goes straight into an exponent. What would leave the

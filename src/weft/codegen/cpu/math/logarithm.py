@@ -1,4 +1,5 @@
-"""log and what is made of it: log2, log10, log1p, the inverse hyperbolic functions, logaddexp.
+"""log, and functions computed from it: log2, log10, log1p, the inverse hyperbolic functions,
+logaddexp.
 
 ln x = n ln 2 + ln(1 + f) with 1 + f between sqrt(1/2) and sqrt(2), and
 ln(1 + f) = f - f^2/2 + s (f^2/2 + s^2 P(s^2)), s = f / (2 + f).

@@ -1,5 +1,5 @@
-"""What is known of products with weights of few bits before their code is written: what a block
-keeps of its columns, which bits of codes are numbers, and which plans can be carried out.
+"""The layout of products with quantised weights (of 4 or 8 bits): which columns a block keeps,
+which bits of the packed weights are which number, and which plans the template accepts.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Templates of ops that no stage takes apart: scatter, sorting, cumulative reductions."""
+"""Templates of ops that no stage decomposes: scatter, sorting, cumulative reductions."""

@@ -1,4 +1,4 @@
-"""Which template carries out which op that no stage takes apart.
+"""Which template implements which op that no stage decomposes.
 
 | op | template |
 |---|---|

@@ -85,7 +85,7 @@ class _Joined:
         if all(number == first for number in numbers):
             return self.match.emit(BroadcastTo((len(numbers),)), self._of_rank_1(first))
         found = self._constants(numbers) or self._elements(numbers)
-        found = found or self._repeated(numbers, depth)
+        found = found or self._distinct_numbers(numbers, depth)
         if found is None and depth < MOST_STEPS:
             found = self._function(numbers, depth)
             found = found or self._kinds(numbers, depth)
@@ -115,19 +115,19 @@ class _Joined:
         (tensor, first), places = known[0], [place for _, place in known]
         if places == list(range(first, first + len(places))):
             return self.match.emit(Slice((first,), (len(places),)), tensor)
-        return self._taken(tensor, places)
+        return self._take_elements(tensor, places)
 
-    def _repeated(self, numbers: Numbers, depth: int) -> Operand | None:
-        """Numbers of which each comes twice or more often, on an average."""
+    def _distinct_numbers(self, numbers: Numbers, depth: int) -> Operand | None:
+        """Numbers that come twice or more often on average: the distinct ones, then each place."""
         places: dict[object, int] = {}
         order = [places.setdefault(_name_of(number), len(places)) for number in numbers]
         if 2 * len(places) > len(numbers):
             return None
         firsts = tuple(numbers[order.index(place)] for place in range(len(places)))
         vector = self.vector(firsts, depth + 1)
-        return None if vector is None else self._taken(vector, order)
+        return None if vector is None else self._take_elements(vector, order)
 
-    def _taken(self, vector: Operand, places: Sequence[int]) -> Operand:
+    def _take_elements(self, vector: Operand, places: Sequence[int]) -> Operand:
         return self.match.emit(Take(), vector, literal(np.asarray(places, np.int32)))
 
     def _place(self, number: Operand) -> tuple[Operand, int] | None:
@@ -184,7 +184,7 @@ class _Joined:
         if len(known) < len(groups):
             return None
         order = np.argsort(np.concatenate(list(groups.values())))
-        return self._taken(self.match.emit(Concat(0), *known), order.tolist())
+        return self._take_elements(self.match.emit(Concat(0), *known), order.tolist())
 
     def _neutral(self, number: Operand, made: Instruction) -> Numbers:
         """Operands of which a function makes a number itself, to the bit; none where there are

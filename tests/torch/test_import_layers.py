@@ -45,9 +45,27 @@ def agrees(module: Any, *args: Any, tolerance: float = 2e-6) -> None:
 
 
 @pytest.mark.parametrize("align", [False, True])
-@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
 def test_images_in_scales_that_leave_a_rest(mode: str, align: bool) -> None:
     """5 by 6 becomes 7 by 2: the steps are those of the scales, not those of the sizes."""
-    corners = {} if mode == "nearest" else {"align_corners": align}
+    corners = {} if "nearest" in mode else {"align_corners": align}
     resize = Lambda(lambda x: T.interpolate(x, scale_factor=(1.5, 0.4), mode=mode, **corners))
     agrees(resize, torch.randn(2, 3, 5, 6))
+
+
+def test_bicubic_images_are_one_op() -> None:
+    """Torch would take it apart into 16 gathers at computed places."""
+    resize = Lambda(lambda x: T.interpolate(x, (7, 11), mode="bicubic"))
+    x = torch.ones(1, 2, 5, 6)
+    made = weft.torch.from_module(resize, x)
+    program = weft.jit(made).program(weft.torch.from_tensor(x))
+    assert len(program.main.body) < 100
+
+
+def test_scales_beside_sizes() -> None:
+    x = torch.randn(2, 3, 5, 6)
+    for call in (
+        lambda x: torch.ops.aten.upsample_nearest2d(x, [7, 4], 1.5, 0.7),
+        lambda x: torch.ops.aten.upsample_bilinear2d(x, [7, 4], False, 1.5, 0.7),
+    ):
+        agrees(Lambda(call), x)

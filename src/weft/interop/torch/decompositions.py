@@ -14,6 +14,9 @@ WHOLE: Final = (
     _ATEN.rnn_tanh.input, _ATEN.rnn_relu.input, _ATEN.linear.default,
 )  # fmt: skip
 """Attention is one kernel, recurrent layers are one loop: what they are made of is larger."""
+RESIZED: Final = ("aten.upsample_", "aten._upsample_nearest_exact")
+"""Beginnings of ops that give images another size. Their places follow from the sizes; taken apart
+they are computed, and 16 gathers read the neighbours of a cubic."""
 KINKED: Final = (
     _ATEN.celu.default, _ATEN.hardsigmoid.default, _ATEN.hardswish.default, _ATEN.mish.default,
     _ATEN.softplus.default, _ATEN.std.correction, _ATEN.std_mean.correction,
@@ -29,8 +32,8 @@ are taken apart into is another one where those have a kink, or NaN where those 
 def of_export() -> Any:
     """The table for exported programs, whose gradients are taken here."""
     table = default_decompositions()
-    for op in (*WHOLE, *KINKED):
-        if op in table:
+    for op in list(table):
+        if op in WHOLE or op in KINKED or str(op).startswith(RESIZED):
             del table[op]
     # Taken apart it is a view like others, and gradients would go through it.
     table[_ATEN.detach.default] = _ATEN.detach_copy.default

@@ -9,16 +9,16 @@ from weft.interop.sampling import grid_sampled
 from weft.interop.torch.rules.table import F, Rule, rule, rules, w
 
 
-def _resize_images(mode: str, spatial: int) -> Rule:
-    def call(x: Any, size: Any, align_corners: Any = False, *scales: Any) -> Any:
-        if isinstance(align_corners, list | tuple) or align_corners is None:
-            scales, align_corners = (align_corners, *scales), False
+def _resize_images(mode: str) -> Rule:
+    def call(x: Any, size: Any, *settings: Any) -> Any:
+        # A size and a number for each axis, or one list of numbers and no size.
+        align_corners, *scales = (False, *settings) if "nearest" in mode else settings
         given = scales[0] if scales and isinstance(scales[0], list | tuple) else scales
         factors = [float(scale) for scale in given if scale is not None] or None
         if size is not None and factors is not None:
             made = [int(n * scale) for n, scale in zip(x.shape[2:], factors, strict=True)]
             if made != list(size):
-                raise Unimplemented(f"upsample_{mode}", f"the scales {factors} beside {size}")
+                raise Unimplemented(f"{mode} images", f"the scales {factors} beside {size}")
         # Places are computed from the scales, if there are any: sizes are rounded.
         sizes = tuple(size) if factors is None else None
         return F.interpolate(x, sizes, factors, mode, align_corners=bool(align_corners))
@@ -36,19 +36,14 @@ def _resampling_gradient(forward: Rule) -> Rule:
     return call
 
 
-for _theirs, _mode, _spatial in (
-    ("nearest1d", "nearest", 1), ("nearest2d", "nearest", 2), ("nearest3d", "nearest", 3),
-    ("linear1d", "linear", 1), ("bilinear2d", "bilinear", 2), ("trilinear3d", "trilinear", 3),
-    ("bicubic2d", "bicubic", 2),
+for _theirs, _mode in (
+    *((f"upsample_nearest{k}d", "nearest") for k in (1, 2, 3)),
+    *((f"_upsample_nearest_exact{k}d", "nearest-exact") for k in (1, 2, 3)),
+    ("upsample_linear1d", "linear"), ("upsample_bilinear2d", "bilinear"),
+    ("upsample_trilinear3d", "trilinear"), ("upsample_bicubic2d", "bicubic"),
 ):  # fmt: skip
-    _made = _resize_images(_mode, _spatial)
-    rules(
-        "aten.",
-        **{
-            f"upsample_{_theirs}": _made,
-            f"upsample_{_theirs}_backward": _resampling_gradient(_made),
-        },
-    )
+    _made = _resize_images(_mode)
+    rules("aten.", **{_theirs: _made, f"{_theirs}_backward": _resampling_gradient(_made)})
 
 
 _MODES: Final = ("linear", "nearest", "cubic")

@@ -1,4 +1,4 @@
-"""Layers of torch as modules of Weft, with the settings that change what they compute."""
+"""Layers and control flow of torch as modules of Weft."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ import weft
 import weft.torch
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+from torch._higher_order_ops.while_loop import while_loop  # noqa: E402
 
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore::{kind}")
+    for kind in ("FutureWarning", "DeprecationWarning", "UserWarning")
+]
 T: Any = torch.nn.functional
 Module: Any = torch.nn.Module
 
@@ -69,3 +74,110 @@ def test_scales_beside_sizes() -> None:
         lambda x: torch.ops.aten.upsample_bilinear2d(x, [7, 4], False, 1.5, 0.7),
     ):
         agrees(Lambda(call), x)
+
+
+class Chosen(Module):  # type: ignore[misc]
+    """One of two branches, and a loop whose condition is computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 3)
+
+    def forward(self, x: Any) -> Any:
+        y = torch.cond(x.sum() > 0, lambda x: self.layer(x).sin(), lambda x: x.cos(), (x,))
+        step = lambda y, i: (self.layer(y) + 1, i + 1)  # noqa: E731
+        return while_loop(lambda y, i: i < 3, step, (y, torch.zeros((), dtype=torch.int64)))[0]
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_branches_and_loops(sign: float) -> None:
+    agrees(Chosen(), sign * torch.rand(2, 3))
+
+
+def test_branches_have_gradients() -> None:
+    class Branch(Chosen):
+        def forward(self, x: Any) -> Any:
+            return torch.cond(x.sum() > 0, lambda x: self.layer(x).sin(), lambda x: x.cos(), (x,))
+
+    module, x = Branch(), torch.rand(2, 3)
+    module(x).sum().backward()
+    ours = weft.torch.from_module(module, x)
+    slopes = weft.grad(lambda m, x: weft.sum(m(x)))(ours, weft.torch.from_tensor(x))
+    wanted = module.layer.weight.grad.numpy()
+    np.testing.assert_allclose(slopes.state_dict()["layer.weight"].numpy(), wanted, atol=1e-6)
+    torch._dynamo.reset()
+    again = Branch()
+    again.load_state_dict(module.state_dict())
+    torch.compile(again, backend="weft", fullgraph=True)(x).sum().backward()
+    np.testing.assert_allclose(again.layer.weight.grad.numpy(), wanted, atol=1e-6)
+
+
+def test_a_branch_that_cannot_be_carried_out_runs_in_torch_with_its_op() -> None:
+    def call(x: Any) -> Any:
+        y = torch.cond(x.sum() > 0, torch.special.airy_ai, lambda x: x.cos(), (x,))
+        return torch.exp(y).sin()
+
+    torch._dynamo.reset()
+    x = torch.rand(2, 3)
+    with pytest.warns(weft.WeftWarning, match=r"runs? in torch: .*airy_ai"):
+        found = torch.compile(call, backend="weft")(x)
+    np.testing.assert_allclose(found.numpy(), call(x).numpy(), atol=1e-6)
+
+
+def test_lines_are_the_models_not_those_of_torchs_layers() -> None:
+    def call(x: Any) -> Any:
+        return torch.cond(x.sum() > 0, torch.special.airy_ai, lambda x: x.cos(), (x,))
+
+    with pytest.raises(weft.Unimplemented, match=r"airy_ai.*, 1 times, at test_import_layers\.py"):
+        weft.torch.from_module(Lambda(call), torch.rand(2, 3))
+
+    class Two(Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh())
+
+        def forward(self, x: Any) -> Any:
+            return self.layer(x)
+
+    made = weft.torch.from_module(Two(), torch.rand(2, 3))
+    program = weft.jit(made).program(weft.ones((2, 3)))
+    assert {place.file for place in program.locations.values()} == {__file__}
+
+
+def test_matrices_whose_check_is_an_effect() -> None:
+    """An exported inverse or factor raises torch's own error by an op that has a token."""
+    x = torch.randn(4, 4)
+    agrees(Lambda(lambda x: torch.linalg.inv(x @ x.mT + torch.eye(4))), x, tolerance=1e-5)
+    agrees(Lambda(lambda x: torch.linalg.cholesky(x @ x.mT + torch.eye(4))), x, tolerance=1e-5)
+
+
+def _normed(size: int, to: int, dim: int | None) -> Any:
+    return torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(size, to), dim=dim)
+
+
+COMPILED: dict[str, Callable[[], Any]] = {
+    "weight norm": lambda: torch.nn.Sequential(_normed(6, 4, 0), _normed(4, 3, 1)),
+    "repeated edges": lambda: Lambda(lambda x: T.pad(x, (2, 1), mode="replicate")),
+    "repeated edges, one cut": lambda: Lambda(
+        lambda x: T.pad(x[None], (-1, 2, 1, -1), mode="replicate")
+    ),
+    "distances": lambda: Lambda(lambda x: torch.cdist(x[0], x[1])),
+    "distances of elements": lambda: Lambda(lambda x: torch.cdist(x[0], x[0], p=1.0)),
+    "distances of rows": lambda: Lambda(lambda x: T.pdist(x[0])),
+    "running products": lambda: Lambda(lambda x: x.cumprod(1)),
+}
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_gradients_of_compiled_layers_are_no_work_for_torch(name: str) -> None:
+    torch._dynamo.reset()
+    module = COMPILED[name]()
+    slopes = []
+    for call in (module, torch.compile(module, backend="weft", fullgraph=True)):
+        torch.manual_seed(1)
+        x = torch.randn(2, 4, 6, requires_grad=True)
+        call(x).cos().sum().backward()
+        slopes.append([x.grad, *(p.grad.clone() for p in module.parameters())])
+        module.zero_grad()
+    for found, wanted in zip(*slopes, strict=True):
+        np.testing.assert_allclose(found.numpy(), wanted.numpy(), atol=2e-6)

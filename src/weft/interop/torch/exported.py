@@ -211,6 +211,8 @@ class Source:
                 found.append(self._argument(spec.arg, next(supply), fake, sizes))
             elif spec.target in self.constants:
                 found.append(self.constants[spec.target])
+            elif spec.kind is InputKind.TOKEN:
+                found.append(())  # of the order of effects: nothing is in it
             else:
                 raise Unimplemented(str(spec.kind), f"an input of this kind, {spec.target}")
         return found
@@ -294,7 +296,7 @@ class Source:
                 _write_argument(spec.target, given[self.names.index(spec.target)], value)
             elif spec.kind is OutputKind.USER_OUTPUT:
                 flat.append(value)
-            else:
+            elif spec.kind is not OutputKind.TOKEN:
                 raise Unimplemented(str(spec.kind), "a result of this kind")
         return _as_containers(torch_tree.tree_unflatten(flat, self.spec.out_spec))
 

@@ -17,6 +17,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from weft.foundation.errors import Unimplemented, WeftError, WeftWarning, clipped
 from weft.interop.torch.compiled import CompiledGraph, Settings, Shaped
 from weft.interop.torch.interpret import (
+    CONTROL,
     NodeFailed,
     is_arithmetic,
     is_report,
@@ -105,7 +106,8 @@ def _in_torch(module: GraphModule) -> Call:
 
 
 class _Supported(OperatorSupportBase):  # type: ignore[misc]
-    """All nodes but the lost ones and those that write into inputs."""
+    """All nodes but the lost ones, those that write into inputs, and those with parts of the graph
+    as operands: a part of a graph has tensors and numbers alone."""
 
     def __init__(self, lost: Mapping[Node, str]) -> None:
         self.lost = lost
@@ -113,7 +115,8 @@ class _Supported(OperatorSupportBase):  # type: ignore[misc]
     def is_node_supported(self, submodules: Any, node: Node) -> bool:
         if node.op != "call_function" or node in self.lost or is_arithmetic(node):
             return node.op == "call_function" and node not in self.lost and _of_tensors(node)
-        return not name_of(node).endswith("copy_.default") and _of_tensors(node)
+        name = name_of(node)
+        return not name.endswith("copy_.default") and name not in CONTROL and _of_tensors(node)
 
 
 def _of_tensors(node: Node) -> bool:

@@ -103,7 +103,12 @@ def is_known(node: Node) -> bool:
     if node.op != "call_function":
         return node.op in ("placeholder", "get_attr", "output")
     name = name_of(node)
-    if is_arithmetic(node) or name in IGNORED or name in _SIZE or name in (NESTED, WRITES):
+    if (
+        is_arithmetic(node)
+        or name in IGNORED
+        or name in _SIZE
+        or name in (NESTED, WRITES, *CONTROL)
+    ):
         return True
     return rules.found(name) is not None
 
@@ -117,11 +122,14 @@ WRITES: Final = "aten.copy_.default"
 _REPORT: Final = "aten._linalg_check_errors"
 NESTED: Final = "wrap_with_set_grad_enabled"
 """A part of a graph that was written under `torch.no_grad()`."""
+CONTROL: Final = ("cond", "while_loop")
+"""Ops whose operands are parts of the graph."""
 
 
 def is_report(node: Node) -> bool:
     """Whether a node raises torch's own error for a matrix that has no inverse, or no factors: it
-    computes nothing, and is left to torch without a word."""
+    computes nothing but the token of what comes next. It is left to torch without a word, or out,
+    where there is no torch."""
     return name_of(node) == "with_effects" and str(node.args[1]).startswith(_REPORT)
 
 
@@ -150,6 +158,8 @@ def check_known(module: GraphModule) -> None:
     """Every op has a rule; else all that have none are named, with the user's lines."""
     lost: dict[str, list[str]] = {}
     for node in nodes_without_rule(module):
+        if is_report(node):
+            continue
         lost.setdefault(name_of(node), []).append(shown(node).strip(" ()"))
     if lost:
         raise Unimplemented(", ".join(lost), _tell_lost(lost))
@@ -190,6 +200,8 @@ def carry_out(
             values[node] = None
         elif node in lost:
             values[node] = _stand_in(node.meta.get("val"))
+        elif is_report(node):
+            values[node] = [values[node.args[0]]]
         elif name_of(node) != WRITES:
             values[node] = _run_node(node, values)
         else:
@@ -237,7 +249,7 @@ def _run_node(node: Node, values: dict[Node, Any]) -> Any:
         return _compute_sizes(node, args, more)
     if name in _SIZE:
         return _SIZE[name](*args)
-    rule = rules.found(name)
+    rule = {"cond": _choose, "while_loop": _repeat}.get(name) or rules.found(name)
     if rule is None:
         raise NodeFailed(node, Unimplemented(name, "there is no rule for it"))
     plain = {key: _translate_setting(value) for key, value in more.items() if key not in UNHEARD}
@@ -249,6 +261,33 @@ def _run_node(node: Node, values: dict[Node, Any]) -> Any:
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
         why = f"its rule does not take these arguments: {error}"
         raise NodeFailed(node, Unimplemented(name, why)) from error
+
+
+def _choose(predicate: Any, on_true: GraphModule, on_false: GraphModule, operands: Any) -> Any:
+    """The part that the predicate chooses, of operands some of which may be sizes."""
+
+    def branch(part: GraphModule) -> Callable[..., Any]:
+        def call(*tensors: Any) -> Any:
+            given = iter(tensors)
+            return carry_out(part, [next(given) if isinstance(x, Tensor) else x for x in operands])
+
+        return call
+
+    holds = namespace.reshape(predicate, ()) if isinstance(predicate, Tensor) else bool(predicate)
+    tensors = [each for each in operands if isinstance(each, Tensor)]
+    return namespace.cond(holds, branch(on_true), branch(on_false), *tensors)
+
+
+def _repeat(condition: GraphModule, body: GraphModule, carried: Any, constant: Any) -> Any:
+    """The body as long as the condition holds; both read the constants, too."""
+    if not all(isinstance(each, Tensor) for each in carried):
+        raise Unimplemented("while_loop", "a number is carried; carry a tensor of rank 0")
+
+    def holds(carry: Any) -> Any:
+        found = carry_out(condition, [*carry, *constant])
+        return namespace.reshape(found[0] if isinstance(found, list) else found, ())
+
+    return namespace.while_loop(holds, lambda carry: carry_out(body, [*carry, *constant]), carried)
 
 
 def _compute_sizes(node: Node, args: Any, more: Any) -> Any:

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 from types import FunctionType
 from typing import Any, Final
 
+import torch
 from torch.fx import Node
 
 from weft.foundation.lines import Place
 
-_FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')
+_FRAME: Final = re.compile(r'File "(?!<eval_with_key>)([^"]+)", line (\d+)')
+"""Files that torch writes for graphs inside of graphs have no lines that anybody could look up."""
+_TORCH: Final = str(Path(torch.__file__).parent) + os.sep
 _CALL: Final = (lambda function: function()).__code__
 
 
 def place_of(node: Node) -> Place | None:
-    """The line of the user's code that an op comes from; None where torch does not know it."""
+    """The line of the user's code that an op comes from: the innermost outside of torch's own
+    layers, or inside of them where there is no other; None where torch does not know it."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    return Place(frames[-1][0], int(frames[-1][1])) if frames else None
+    if not frames:
+        return None
+    own = [frame for frame in frames if not frame[0].startswith(_TORCH)]
+    file, number = (own or frames)[-1]
+    return Place(file, int(number))
 
 
 def shown(node: Node) -> str:

@@ -138,6 +138,16 @@ def _(gradient: Any, mask: Any, scale: float) -> Any:
     return gradient * cast(mask, gradient.dtype) * scale
 
 
+@rule("aten._weight_norm_interface_backward")
+def _(gradient: Any, v: Any, g: Any, norms: Any, dim: int) -> Any:
+    """Of v * g / norms, the norms of v along all axes but one."""
+    axes = tuple(axis for axis in range(v.ndim) if axis != dim)
+    slope, direction = _widen(gradient), _widen(v)
+    share = w.sum(slope * direction, axis=axes, keepdims=True) / norms
+    inner = (slope - direction * share / norms) * g / norms
+    return cast(inner, v.dtype), cast(share, g.dtype)
+
+
 @rule("aten._embedding_bag", "aten._embedding_bag_forward_only")
 def _(
     table: Any, indices: Any, offsets: Any, scale_grad_by_freq: bool = False, mode: int = 0,

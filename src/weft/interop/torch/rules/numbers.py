@@ -296,7 +296,7 @@ rules(
     _conj_physical=w.conj,
     conj_physical=w.conj,
     sigmoid=fractions(F.sigmoid),
-    relu=F.relu,
+    relu=lambda x: F.relu(x) if x.dtype.is_float else w.maximum(x, 0),
     gelu=_gelu,
     silu=F.silu,
     mish=F.mish,

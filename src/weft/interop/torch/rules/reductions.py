@@ -245,12 +245,22 @@ def _(x: Any, y: Any, p: Any = 2) -> Any:
 
 
 @rule("aten._cdist_forward")
-def _(x: Any, y: Any, p: float, mode: Any = None) -> Any:
+def _distances(x: Any, y: Any, p: float, mode: Any = None) -> Any:
     return vector_norm(x[..., :, None, :] - y[..., None, :, :], p, [-1])
 
 
+@rule("aten._cdist_backward")
+def _(gradient: Any, x: Any, y: Any, p: float, found: Any) -> Any:
+    return w.vjp(lambda x: _distances(x, y, p), x)[1](gradient)[0]
+
+
+@rule("aten._pdist_backward")
+def _(gradient: Any, x: Any, p: float, found: Any) -> Any:
+    return w.vjp(lambda x: _distances_of_pairs(x, p), x)[1](gradient)[0]
+
+
 @rule("aten._pdist_forward")
-def _(x: Any, p: float = 2) -> Any:
+def _distances_of_pairs(x: Any, p: float = 2) -> Any:
     rows = [(i, j) for i in range(x.shape[0]) for j in range(i + 1, x.shape[0])]
     if not rows:
         return w.zeros((0,), dtype=x.dtype)

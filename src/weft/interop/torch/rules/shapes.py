@@ -162,6 +162,25 @@ def _roll_dims(x: Any, shifts: Any, dims: Any = ()) -> Any:
     return w.roll(x, tuple(shifts), tuple(dims)) if dims else w.roll(x, shifts[0])
 
 
+@rule(
+    "aten.replication_pad1d_backward",
+    "aten.replication_pad2d_backward",
+    "aten.replication_pad3d_backward",
+)
+def _(gradient: Any, x: Any, padding: Any) -> Any:
+    """Of edges that are repeated; a padding below 0 cuts."""
+    pairs = list(zip(padding[::2], padding[1::2], strict=True))[::-1]
+
+    def pad(x: Any) -> Any:
+        for axis, (low, high) in enumerate(pairs, x.ndim - len(pairs)):
+            size = x.shape[axis]
+            places = w.clip(w.arange(-low, size + high), 0, size - 1)
+            x = w.take(x, places, axis=axis)
+        return x
+
+    return w.vjp(pad, x)[1](gradient)[0]
+
+
 rules(
     "aten.",
     view=reshaped,

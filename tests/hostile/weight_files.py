@@ -36,7 +36,7 @@ SAFETENSORS = {
     "no text": (table(b'{"\xff": 1}'), "not text"),
     "a list": (table([1]), "not a JSON object"),
     "deep": (table(b"[" * 100_000), "nested too deeply|not JSON"),
-    "a name twice": (table(b'{"x":1,"x":2}'), "'x' stands twice"),
+    "a name twice": (table(b'{"x":1,"x":2}'), "'x' appears twice"),
     "no entry": (table({"x": 3}), "'x' has no dtype, shape"),
     "one offset": (_x(data_offsets=[0]), "'x' has no dtype, shape"),
     "offsets of texts": (_x(data_offsets=["0", "8"]), "'x' has no dtype, shape"),
@@ -96,7 +96,7 @@ GGUF = {
     "lists in lists": (
         _gguf(0, 1, fact("a", 9, struct.pack("<IQ", 9, 1) * 50 + bytes(64))), "has the type 9",
     ),
-    "a fact twice": (_gguf(0, 2, of("a", 1) * 2), "'a' stands in it twice"),
+    "a fact twice": (_gguf(0, 2, of("a", 1) * 2), "'a' appears twice in it"),
     "an alignment of 0": (_gguf(0, 1, of("general.alignment", 0)), "general.alignment is 0"),
     "an alignment of text": (_gguf(0, 1, of("general.alignment", "x")), "general.alignment is x"),
     "five axes": (_one([1] * 5), "'x' has 5 axes"),
@@ -113,7 +113,7 @@ GGUF = {
     ),
     "a tensor twice": (
         _gguf(2, 0, entry("x", [8], 0, 0) + entry("x", [8], 0, 32)).ljust(128, b"\0") + bytes(64),
-        "the tensor 'x' stands in it twice",
+        "the tensor 'x' appears twice in it",
     ),
 }  # fmt: skip
 

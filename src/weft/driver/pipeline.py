@@ -148,8 +148,8 @@ def fuse_at(level: int) -> Fuse:
 
 
 UNCHECKED: Final = {
-    "cu": "its compiler checks it, and nobody checks what it does",
-    "llvm": "its compiler checks it, and nobody checks what it does",
+    "cu": "its compiler checks the text, but nothing checks what it computes",
+    "llvm": "its compiler checks the text, but nothing checks what it computes",
 }
 """What is not known of a stage that somebody gave."""
 

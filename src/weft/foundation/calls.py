@@ -146,7 +146,7 @@ def refused(
         if isinstance(error, MemoryError):
             return explained(called(function, args), _out_of_memory(error), user_line())
         said = clipped(" ".join(str(error).split()), 200)
-        why = f"an argument is of a kind that is not taken: {said}; it takes {listed}"
+        why = f"an argument has a kind that is not supported: {said}; it takes {listed}"
     where, name = shown(user_line()), called(function, args)
     return ending_outside(WrongArguments(f"[{name}] {why}", "WrongArguments", where))
 

@@ -24,7 +24,7 @@ class Symbol:
         """There is no number yet that Python could count to, compare or compute with."""
         raise SpecViolation(
             "DynamicDimensionMismatch",
-            f"the size of the dynamic dim {self} is asked for, but it is known only when the "
+            f"the size of the dynamic dim {self} is needed, but it is known only when the "
             "program runs",
             "leave this axis out of dynamic=, so that its size is a number; or use the shape of a "
             "tensor as it is, in weft.arange, weft.full or reshape",

@@ -60,7 +60,7 @@ def _check_template(template: str, args: tuple[Any, ...], kwargs: dict[str, Any]
             raise UserError(f"{template!r} has a field {key}, but no such value is given")
     for unused in (*(n for n in range(len(args)) if n not in used), *(kwargs.keys() - used)):
         raise UserError(
-            f"the value {unused} has no field in {template!r}; write {{}} where it is to stand"
+            f"the value {unused} has no field in {template!r}; write {{}} where it should appear"
         )
 
 

@@ -223,8 +223,8 @@ class Changes:
             key = (id(place.holder), place.name, place.path)
             if key in seen:
                 raise UserError(
-                    f"{place} stands at two places of the arguments, and both were assigned to; a "
-                    "module with state can stand at one place only",
+                    f"{place} appears twice in the arguments, and both were assigned to; a module "
+                    "with state can appear only once",
                     "StateSharedTwice",
                 )
             seen.add(key)

@@ -130,8 +130,8 @@ class Session:
         model = next((o for o in operands if isinstance(o, Handle)), None)
         if model is None:
             raise UserError(
-                f"there is no handle beside the number {brief(operand)} whose dtype it could take; "
-                "give it one, with scalar(value, dtype)"
+                f"the number {brief(operand)} has no dtype, since no operand is a handle; make it "
+                "a handle with scalar(value, dtype)"
             )
         return self.full(operand, model.dtype, model.shape).node
 

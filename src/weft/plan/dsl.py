@@ -238,7 +238,7 @@ class Words:
     def option(self, word: str, name: str) -> str:
         key, equals, value = word.partition("=")
         if key != name or not equals:
-            self.fail(f"{name}= is needed where {word!r} stands")
+            self.fail(f"{name}= is needed in place of {word!r}")
         return value
 
     def edge(self, words: Sequence[str]) -> LocalEdge:

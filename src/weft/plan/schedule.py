@@ -105,7 +105,7 @@ def _kernel_key(name: str, chosen: PlanSet, module: Module, what: str) -> str:
     if key not in chosen.plans and whole is not None:
         form = form_of(whole)
         op = form.op if isinstance(form, Whole) else "one op"
-        why = f"kernel {name} is {op}, which is carried out whole: it has no loops to plan"
+        why = f"kernel {name} is {op}, which is computed as a whole: it has no loops to plan"
         raise SpecViolation(CODE, why, f"leave it out; those with plans are {there}")
     if key not in chosen.plans:
         raise SpecViolation(CODE, f"there is no kernel {name}; those with plans are {there}")

@@ -119,7 +119,7 @@ class _Edit(Words):
         """The number of a statement about the axis that vectors run along."""
         name, size = self.sized(words, axes)
         if name != only:
-            why = f"vectors run along {only}, where elements lie side by side, not along {name}"
+            why = f"vectors run along {only}, where elements are contiguous, not along {name}"
             self.fail(why, f"write {only}")
         return size
 
@@ -131,8 +131,8 @@ class _MapEdit(_Edit):
     }  # fmt: skip
     refused: ClassVar = {
         "reorder": (
-            "results are computed in the order in which they lie in memory",
-            "leave it out; where an operand lies across, split both axes into blocks",
+            "results are computed in the order that they have in memory",
+            "leave it out; if an operand is transposed, split both axes into blocks",
         ),
         "fuse": (
             "axes that memory goes along together are one axis already, and others cannot be",

@@ -226,7 +226,7 @@ def test_a_wrong_place_is_a_sentence(site: Path, name: str, sentence: str) -> No
 
 
 def test_a_backend_is_asked_for_by_name() -> None:
-    with pytest.raises(UserError, match="a backend is asked for by its name, not by 3"):
+    with pytest.raises(UserError, match="a backend is named by a string, not by 3"):
         get_backend(3)  # type: ignore[arg-type]
 
 

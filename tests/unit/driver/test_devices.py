@@ -64,12 +64,12 @@ def test_gpus_are_listed_with_what_the_driver_says() -> None:
             "no GPU: the CUDA driver of this machine does not start: no CUDA-capable device is "
             "detected",
         ),
-        (Driver(count=0), {}, "no GPU: the CUDA driver is there, but sees no GPU"),
+        (Driver(count=0), {}, "no GPU: the CUDA driver is installed, but finds no GPU"),
         (
             Driver(count=0),
             {"CUDA_VISIBLE_DEVICES": "7"},
-            "no GPU: the CUDA driver is there, but sees no GPU; CUDA_VISIBLE_DEVICES='7' may hide "
-            "some",
+            "no GPU: the CUDA driver is installed, but finds no GPU; CUDA_VISIBLE_DEVICES='7' "
+            "may hide some",
         ),
     ],
 )
@@ -111,7 +111,7 @@ def test_the_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
         assert part in text
     monkeypatch.setattr(listing, "devices", lambda: devices(Driver(count=0), {}))
     listing.devices_command()
-    assert capsys.readouterr().out.endswith("is there, but sees no GPU\n")
+    assert capsys.readouterr().out.endswith("is installed, but finds no GPU\n")
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,8 @@ def test_commands_for_a_gpu_say_at_once_that_there_is_none(
     monkeypatch.setattr(commands, "load_command", lambda name: pytest.fail(f"{name} was loaded"))
     assert weft_command(*words.split()) == 1
     assert capfd.readouterr().err == (
-        "error: no GPU: the CUDA driver is there, but sees no GPU; the other backends need none\n"
+        "error: no GPU: the CUDA driver is installed, but finds no GPU; the other backends need "
+        "none\n"
     )
 
 

@@ -152,8 +152,8 @@ def test_a_traced_value_that_is_read_is_told_by_its_argument() -> None:
     def grow(x: Any, y: Any) -> Any:
         return x if (x * 2).sum() > y else y
 
-    read("of the arguments x, y are asked for", weft.jit(grow), x, 3.0)
-    read("of the arguments x, y are asked for", weft.grad(lambda x, y: weft.sum(grow(x, y))), x,
+    read("of the arguments x, y are needed", weft.jit(grow), x, 3.0)
+    read("of the arguments x, y are needed", weft.grad(lambda x, y: weft.sum(grow(x, y))), x,
          weft.ones(()))  # fmt: skip
     read("the elements of the argument y, si64[],", weft.jit(lambda x, y: x[: int(y)]), x, 2)
 

@@ -225,7 +225,7 @@ def test_items_that_are_state_are_told_where_nobody_carries_them() -> None:
         UserError, match=r"\[on_true\] assigns to the attribute named\['a'\] of a Cach"
     ):
         weft.cond(True, lambda m: m(rows[0]), lambda m: weft.sum(rows), model)
-    with pytest.raises(UserError, match="stands at two places of the arguments"):
+    with pytest.raises(UserError, match="appears twice in the arguments"):
         weft.jit(lambda a, b, x: a(x) + b(x))(model, model, rows[0])
     last, _ = weft.scan(lambda m, row: (m, m(row)), model, rows)
     assert last.keys[1].tolist() == [3.0, 3.0]
@@ -265,7 +265,7 @@ def test_state_inside_control_flow_is_returned_or_told() -> None:
 
 def test_a_module_with_state_stands_at_one_place() -> None:
     shared = Counter()
-    with pytest.raises(UserError, match="stands at two places of the arguments"):
+    with pytest.raises(UserError, match="appears twice in the arguments"):
         weft.jit(lambda a, b, x: a(b(x)))(shared, shared, X)
 
 

@@ -168,7 +168,9 @@ KINDS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("name", KINDS)
 def test_an_argument_of_another_kind_is_told_in_a_sentence(name: str) -> None:
-    with pytest.raises(WrongArguments, match=r"\[\w+\] an argument is of a kind that is not taken"):
+    with pytest.raises(
+        WrongArguments, match=r"\[\w+\] an argument has a kind that is not supported"
+    ):
         KINDS[name](weft.ones((2, 2)))
 
 

@@ -228,7 +228,7 @@ REFUSED = {
     START + "unroll k.i 4": "everything inside a tile is always unrolled",
     START + "bind m.o thread.x": "'thread.x' is not one of block.x",
     START + "bind M.o block.x": "'M.o' is not an axis",
-    START + "pipeline k.i depth=2": "stages= is needed where 'depth=2' stands",
+    START + "pipeline k.i depth=2": "stages= is needed in place of 'depth=2'",
     START + "pipeline k.i stages=2; pipeline k.i stages=3": "stages is given twice",
     START + "cache_read A smem": "a tensor, smem, at= and perhaps pingpong= are needed",
     START + "cache_read A smem at=k.i pingpong=maybe": "'maybe' is neither true nor false",

@@ -270,7 +270,7 @@ MISTAKES = {
     "staged split i0 6; split i0 7": "i0 is split twice",
     "staged slide": "1 word is needed, not 0",
     "staged compute_at s0": "2 words are needed, not 1",
-    "whole split i0 4": "carried out whole: it has no loops to plan",
+    "whole split i0 4": "computed as a whole: it has no loops to plan",
 }
 
 

@@ -121,7 +121,7 @@ def _attention(kernel: Kernel, plan: AttentionPlan) -> Iterator[str]:
 def _block_refusals(kernel: Kernel, plan: MapPlan) -> Iterator[str]:
     """Blocks are for kernels that go along two axes at once, and hold whole tiles."""
     if plan.block > 1 and crossing_of(kernel) is None:
-        yield f"block={plan.block} has no effect: no operand lies across the results"
+        yield f"block={plan.block} has no effect: no operand is transposed"
     elif plan.block > 1 and (plan.vector == 1 or plan.block % (plan.unroll * plan.vector)):
         yield (
             f"block={plan.block} is not a multiple of {plan.unroll} vectors of {plan.vector} lanes"

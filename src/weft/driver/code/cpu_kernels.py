@@ -126,8 +126,8 @@ def read_module(
             if unknown:
                 warn(
                     f"the CPU routine {symbol} was given, and it is not known whether it reads the "
-                    f"elements that its kernel reads: {unknown}; weft compile --check runs it "
-                    "beside the reference"
+                    f"elements that its kernel reads: {unknown}; weft compile --check compares "
+                    "it with the reference"
                 )
     return replace(made, routines={symbol: read[symbol] for symbol in made.routines})
 

@@ -64,7 +64,7 @@ class Registry(Generic[Plugin]):
     def get(self, name: str) -> Plugin:
         """The one with that name; `module:OBJECT` names one that is not announced."""
         if not isinstance(name, str):
-            raise UserError(f"a {self.noun} is asked for by its name, not by {described(name)}")
+            raise UserError(f"a {self.noun} is named by a string, not by {described(name)}")
         if name in self.registered:
             return self.registered[name]
         if name in self.own:
@@ -78,7 +78,7 @@ class Registry(Generic[Plugin]):
         known = ", ".join(self.names())
         raise UserError(
             f"there is no {self.noun} {name!r}; the {self.noun}s are {known}, and one that is not "
-            "installed is asked for as module:OBJECT"
+            "installed is named as module:OBJECT"
         )
 
     def _load_announced(self, name: str, entries: list[EntryPoint]) -> Plugin:

@@ -199,7 +199,7 @@ def _check_names(
     for node in nodes:
         for name in filter(None, node.outputs):
             if name in seen:
-                raise malformed(f"{node} makes {brief(name)}, which is there already")
+                raise malformed(f"{node} makes {brief(name)}, which exists already")
             seen.add(name)
 
 

@@ -163,7 +163,7 @@ def _map_file(name: str, location: str, folder: Path) -> memoryview:
     if not parts or location[:1] in ("/", "\\") or ".." in parts or "\0" in location:
         raise SpecViolation(
             "MalformedModel",
-            f"tensor {name} cannot be read: its data is said to be in {brief(location)}",
+            f"tensor {name} cannot be read: the model says that its data is in {brief(location)}",
             "data must be inside the model's folder",
         )
     path = folder

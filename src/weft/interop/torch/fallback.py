@@ -97,7 +97,7 @@ def _name_ops(lost: Mapping[Node, str]) -> str:
 
 def _warn_or_raise(what: str, settings: Settings) -> None:
     if settings.whole:
-        raise Unimplemented("torch.compile", f"{what}; fullgraph=True wants them all in Weft")
+        raise Unimplemented("torch.compile", f"{what}; fullgraph=True needs all of them in Weft")
     warnings.warn(f"[weft] {clipped(what, 900)}", WeftWarning, stacklevel=2)
 
 

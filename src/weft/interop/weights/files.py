@@ -50,7 +50,7 @@ def found_in(path: Path, caller: str = "load") -> Path:
         if found:
             names = ", ".join(each.name for each in found[:3])
             what = f"{path} has {len(found)} files of weights ({names})"
-            raise UserError(f"[{caller}] {what}; name the one that is meant")
+            raise UserError(f"[{caller}] {what}; name one of them")
     raise UserError(f"[{caller}] {path} is a folder without a file of weights, safetensors or GGUF")
 
 

@@ -162,7 +162,7 @@ def _read_facts(reader: _Reader) -> dict[str, Any]:
     for _ in range(reader.count(_SMALLEST_FACT)):
         name = reader.string()
         if name in facts:
-            raise ValueError(f"the fact {name[:80]!r} stands in it twice")
+            raise ValueError(f"the fact {name[:80]!r} appears twice in it")
         facts[name] = reader.value(reader.number("I"))
     return facts
 
@@ -198,7 +198,7 @@ def _place_tensors(
     found: dict[str, Entry] = {}
     for name, entry in entries:
         if name in found:
-            raise ValueError(f"the tensor {name[:80]!r} stands in it twice")
+            raise ValueError(f"the tensor {name[:80]!r} appears twice in it")
         if entry.start % alignment:
             raise ValueError(
                 f"{name[:80]!r} begins at {entry.start}, not a multiple of {alignment}"

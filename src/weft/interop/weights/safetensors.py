@@ -94,7 +94,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"{twice[:80]!r} stands twice in its table")
+        raise ValueError(f"{twice[:80]!r} appears twice in its table")
     return found
 
 

@@ -231,7 +231,7 @@ def _from_mask(mask: Any, shape: Shape, axis: int) -> list[Pick]:
                 "ShapeMismatch",
                 f"the mask {listed(dims)} has size {size} on axis {offset}, but x "
                 f"{listed(shape)} has {shape[axis + offset]} there",
-                "a mask has the sizes of the axes it stands for",
+                "a mask must have the sizes of the axes that it indexes",
             )
     if isinstance(mask, Tensor):
         mask = read_elements(mask, "the number of elements that a mask selects")

@@ -214,7 +214,7 @@ def _of_data(node: Node) -> tuple[Single, list[Any]] | None:
 def unknown_value(node: Node) -> UserError:
     """A traced value has no elements that Python could look at."""
     why = (
-        f"[{node.arena.name}] the elements of {_describe(node)} are asked for, but they are known "
+        f"[{node.arena.name}] the elements of {_describe(node)} are needed, but they are known "
         "only when the function runs; inside weft.jit use weft.where, weft.cond or weft.while_loop "
         "instead of Python's if and while, name an argument that Python must know in static=, and "
         "return what you want to look at"

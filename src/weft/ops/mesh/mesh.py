@@ -30,7 +30,7 @@ def mesh(*, simulated: bool | int = False, **axes: int) -> Mesh:
     known = math.prod(size for size in given.values() if size != -1)
     if simulated is True:
         if -1 in given.values():
-            raise UserError("how many ranks are simulated is not said; write simulated=8")
+            raise UserError("the number of simulated ranks is not given; write simulated=8")
         return Mesh(tuple(given.items()), True)
     world = None if simulated else launched_world()
     count = int(simulated) if world is None else world.count
@@ -38,11 +38,11 @@ def mesh(*, simulated: bool | int = False, **axes: int) -> Mesh:
         said = ", ".join(f"{name}={size}" for name, size in given.items())
         wanted = f"a multiple of {known}" if -1 in given.values() else f"{known}"
         if world is None:
-            raise UserError(f"{said} needs {wanted} ranks, and simulated={count}; write as many")
+            raise UserError(f"{said} needs {wanted} ranks, but simulated={count}; write as many")
         there = "there is one" if count == 1 else f"the launcher started {count}"
         raise UserError(
             f"{said} needs {wanted} ranks, and {there}; start the script by "
-            f"`weft launch -n {known} SCRIPT`, or play them all in this process by simulated="
+            f"`weft launch -n {known} SCRIPT`, or simulate them in this process with simulated="
             f"{known if -1 in given.values() else True}"
         )
     settled = tuple((n, count // known if s == -1 else s) for n, s in given.items())

@@ -140,8 +140,8 @@ class _Given:
             said = self.mesh.checked(splits[found[-1]], leaf.shape, name) if found else leaf.split
             if said != leaf.split:
                 raise UserError(
-                    f"split says {said} of {name}, and it comes split as {leaf.split}; leave it "
-                    "out of split, or weft.shard it so"
+                    f"split gives {said} for {name}, but it is split as {leaf.split}; leave it "
+                    "out of split, or split it so with weft.shard"
                 )
             return _Leaf(name, leaf.split, not self.mesh.simulated)
         if not isinstance(leaf, Tensor):

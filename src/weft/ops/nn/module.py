@@ -66,8 +66,8 @@ class Module(Holder):
         super().__init_subclass__(**options)
         if vars(cls).get("__slots__"):
             raise UserError(
-                f"the module {cls.__name__} has __slots__, and what stands there is neither a "
-                "parameter nor a setting; leave __slots__ out"
+                f"the module {cls.__name__} has __slots__, and attributes in slots are neither "
+                "parameters nor settings; remove __slots__"
             )
         if "__call__" in vars(cls):
             call = vars(cls)["__call__"]
@@ -261,7 +261,7 @@ def _told_setting(value: Any, part: Any) -> str:
         return f"{what} an array of NumPy, of which changes are not seen; make a tensor of it"
     kind = "a tensor" if isinstance(part, Tensor) else "a module"
     return (
-        f"{what} {kind} in it, which nobody would train; tensors and modules stand in attributes, "
+        f"{what} {kind} in it, which would not be trained; put tensors and modules in attributes, "
         "lists, tuples and dicts of a module"
     )
 

@@ -88,7 +88,7 @@ def bernoulli(key: Tensor, p: Any = 0.5, shape: Any = None) -> Tensor:
     unless it is given."""
     plain = p if isinstance(p, list | tuple) else [p]
     if any(type(each) in (int, float) and not 0 <= each <= 1 for each in plain):
-        raise UserError(f"p is {p}; chances lie between 0 and 1, and a shape is given as shape=")
+        raise UserError(f"p is {p}; a probability is from 0 to 1, and a shape is given as shape=")
     dims = asarray(p).shape if shape is None else sizes("shape", shape)
     chance = fitting(p, dims)
     wanted = chance.dtype if chance.dtype in (F32, F64) else F32

@@ -290,7 +290,7 @@ class StopGradient(Op):
     operands = ("x",)
     dtypes = {"x": ANY}
     elementwise = True
-    no_gradient = "it is there to stop them"
+    no_gradient = "its purpose is to stop gradients"
 
     def infer(self, *types: TensorType) -> TensorType:
         return types[0]

@@ -39,7 +39,7 @@ def find_gpus(driver: Any = None) -> Gpus:
     driver = bindings() if driver is None else driver
     count = start(driver)
     if not count:
-        raise BackendUnavailable("the CUDA driver is there, but sees no GPU")
+        raise BackendUnavailable("the CUDA driver is installed, but finds no GPU")
     try:
         version = int(call(driver, "cuDriverGetVersion"))
         devices = tuple(_gpu_facts(driver, number) for number in range(count))

@@ -112,7 +112,7 @@ def test_batches_that_are_split_train_as_whole_ones_do() -> None:
 def test_a_split_that_contradicts_the_value_is_told() -> None:
     x = weft.shard(np.ones((2, 2), np.float32), MESH, {0: "data"})
     run = weft.spmd(MESH, split={"x": {1: "data"}})(lambda x: weft.all_reduce(x, over="data"))
-    with pytest.raises(weft.UserError, match=r"split says \{1: 'data'\} of x, and it comes"):
+    with pytest.raises(weft.UserError, match=r"split gives \{1: 'data'\} for x, but it is split"):
         run(x)
 
 
@@ -210,7 +210,7 @@ def test_batches_of_which_each_rank_has_a_part() -> None:
 @pytest.mark.parametrize(("given", "why"), [
     (lambda: weft.mesh(data=3), "data=3 needs 3 ranks, and there is one; .* `weft launch -n 3"),
     (lambda: weft.mesh(data=-1, model=3), "needs a multiple of 3 ranks, .* simulated=3$"),
-    (lambda: weft.mesh(data=3, simulated=2), "data=3 needs 3 ranks, and simulated=2"),
+    (lambda: weft.mesh(data=3, simulated=2), "data=3 needs 3 ranks, but simulated=2"),
     (lambda: weft.mesh(data=3, simulated=-2), "simulated is -2; write True, or how many ranks"),
     (lambda: weft.mesh(data=-1, model=-1), "only one axis of a mesh can be -1"),
     (lambda: weft.mesh(data=-1, simulated=True), "write simulated=8"),

@@ -71,7 +71,7 @@ def test_settings_are_part_of_the_structure() -> None:
     [
         (np.ones(2), "is an array of NumPy, of which changes are not seen; make a tensor of it"),
         ([np.ones(2)], "is a list with an array of NumPy"),
-        (deque([weft.ones(2)]), "is a deque with a tensor in it, which nobody would train"),
+        (deque([weft.ones(2)]), "is a deque with a tensor in it, which would not be trained"),
         (SimpleNamespace(layer=nn.Linear(2, 2)), "is a SimpleNamespace with a module in it"),
     ],
 )

@@ -72,7 +72,7 @@ def test_a_key_that_is_none_is_refused() -> None:
         random.key(2**64)
     with pytest.raises(UserError, match=r"several sizes are one shape, such as \(2, 4\)"):
         random.normal(random.key(0), 3, 4)
-    with pytest.raises(UserError, match=r"p is \(3,\); chances lie between 0 and 1"):
+    with pytest.raises(UserError, match=r"p is \(3,\); a probability is from 0 to 1"):
         random.bernoulli(random.key(0), (3,))
     with pytest.raises(WeftError, match="minval is called low here"):
         random.uniform(random.key(0), (2,), minval=1)  # type: ignore[call-arg]

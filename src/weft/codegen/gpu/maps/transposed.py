@@ -54,7 +54,7 @@ def _transposed_refusals(
 ) -> Iterator[Finding]:
     crossing = crossing_of(kernel)
     if crossing is None:
-        yield refuse("Block", "no operand lies across the results")
+        yield refuse("Block", "no operand is transposed")
         return
     rows, turned = kernel.sizes[crossing.rows], _staged_lets(kernel, tensors, crossing)
     for vector in (plan.vector, *(_access_elements(let.dtype, rows) for let in turned)):

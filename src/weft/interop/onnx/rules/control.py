@@ -54,7 +54,7 @@ def loop(
     starts = going is None or (not _is_traced(going) and bool(array(going).reshape(-1)[0]))
     if count is None and starts and _goes_on(body):
         raise ResourceExceeded(
-            "the loop never ends: it has no count, and its body only hands on the condition"
+            "the loop never ends: it has no count, and its body returns the condition unchanged"
         )
     known = not _is_traced(count) and not _is_traced(going) and not _is_computed(body, carried)
     if known and not (_is_long(count) and _goes_on(body)):

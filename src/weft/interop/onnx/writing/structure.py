@@ -287,7 +287,7 @@ def _scatter_add(page: Page, op: ScatterAdd, x: list[Edge], out: TensorType) -> 
     if vector is None or vector == indices.rank:
         indices = page.reshape(indices, (*indices.shape, 1))
     elif vector != indices.rank - 1:
-        raise Unimplemented("scatter_add", "ONNX wants positions along the last axis")
+        raise Unimplemented("scatter_add", "ONNX needs positions along the last axis")
     lead = indices.rank - 1
     whole = list(range(lead, lead + out.rank - depth))
     rows = list(op.scatter_dims_to_operand_dims) == list(range(depth))

@@ -37,7 +37,7 @@ def _write_windows(
     for number, axis in enumerate(axes):
         count = counts[number]
         if not isinstance(count, int):
-            raise Unimplemented("a window", "ONNX wants windows on axes whose sizes are known")
+            raise Unimplemented("a window", "ONNX needs windows on axes whose sizes are known")
         places = np.arange(count)[:, None] * strides[number]
         places = places + np.arange(window[number])[None] * dilation[number]
         shape = list(found.shape)
@@ -70,7 +70,7 @@ def _grow_dims(x: Edge, low: Sequence[int], high: Sequence[int]) -> list[Dim]:
     found: list[Dim] = []
     for dim, a, b in zip(x.shape, low, high, strict=True):
         if not isinstance(dim, int) and (a or b):
-            raise Unimplemented("a window", "ONNX wants padding on axes whose sizes are known")
+            raise Unimplemented("a window", "ONNX needs padding on axes whose sizes are known")
         found.append(dim + a + b if isinstance(dim, int) else dim)
     return found
 

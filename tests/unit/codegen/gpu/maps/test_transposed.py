@@ -169,4 +169,4 @@ def test_a_kernel_without_crossing_is_refused() -> None:
     plan = replace(compilation["plan"].of(kernel.name), block=64, grain=4096)
     tensors = compilation["region"].tensors
     found = transposed.accepts(kernel, tensors, plan, target_named("sm90"))
-    assert [finding.why for finding in found] == ["no operand lies across the results"]
+    assert [finding.why for finding in found] == ["no operand is transposed"]

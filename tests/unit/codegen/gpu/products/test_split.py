@@ -237,7 +237,7 @@ def test_text_and_back() -> None:
         text = print_module(GpuModule({"gemm": kernel}))
         assert parse_module(text).kernels == {"gemm": kernel}
         assert "workspace(counters=5" in text
-        with pytest.raises(SpecViolation, match="the workspace stands here for the second time"):
+        with pytest.raises(SpecViolation, match="the workspace appears here for the second time"):
             parse_module(
                 text.replace("  workspace(", "  workspace(counters=1, words=0)\n  workspace(")
             )

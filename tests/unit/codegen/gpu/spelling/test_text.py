@@ -141,11 +141,11 @@ WRONG: dict[str, tuple[str, str]] = {
     "a brace too many": (inside("}"), "line 4, column 1: expected 'launch', 'host' or 'kernel'"),
     "two kernels of one name": (
         inside("") + inside(""),
-        "line 5, column 1: k stands here for the second time",
+        "line 5, column 1: k appears here for the second time",
     ),
     "two launches of one name": (
         "launch a = k()\nlaunch a = k()",
-        "line 2, column 1: a stands here for the second time",
+        "line 2, column 1: a appears here for the second time",
     ),
     "a frame after a statement": (
         inside("sync_threads()\n  t = table(values=(1))"),

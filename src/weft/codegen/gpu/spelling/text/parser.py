@@ -77,7 +77,7 @@ class _Reader:
 
     def once(self, found: dict[str, Any], name: str, value: object, at: int) -> None:
         if name in found:
-            self.tokens.reject(f"{name} stands here for the second time", at)
+            self.tokens.reject(f"{name} appears here for the second time", at)
         found[name] = value
 
     def name(self) -> str:
@@ -119,7 +119,7 @@ class _Reader:
             elif body:
                 tokens.reject("maps, tiles, barriers and tables stand before the statements", at)
             elif isinstance(item, ir.Workspace) and frame[ir.Workspace]:
-                tokens.reject("the workspace stands here for the second time", at)
+                tokens.reject("the workspace appears here for the second time", at)
             else:
                 frame[type(item)].append(item)
         maps, tiles, barriers, tables, spaces = (tuple(frame[cls]) for cls in _FRAME)

@@ -46,7 +46,8 @@ def test_a_folder_with_a_gguf_file(tmp_path: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(gguf_files.file({"a": X}))
     np.testing.assert_array_equal(weft.load(tmp_path)["a"].numpy(), X)
     (tmp_path / "n.gguf").write_bytes(gguf_files.file({"a": X}))
-    with pytest.raises(UserError, match=r"has 2 files of weights \(m.gguf, n.gguf\); name one of them"):
+    why = r"has 2 files of weights \(m.gguf, n.gguf\); name one of them"
+    with pytest.raises(UserError, match=why):
         weft.load(tmp_path)
 
 

@@ -182,6 +182,20 @@ def test_windows_are_convolutions_and_pools_of_onnx(tmp_path: Path) -> None:
     close(session.run(None, {"input_0": x})[0], wanted, 1e-5)
 
 
+def test_choices_among_booleans_run_in_onnx_runtime() -> None:
+    """Masks: ONNX has Where for booleans, ONNX Runtime has it not."""
+    runtime = pytest.importorskip("onnxruntime")
+    x = np.arange(12).reshape(3, 4) % 3 == 0
+    for call in (
+        weft.tril,
+        lambda x: weft.where(x[:, :1], x, True),
+        lambda x: weft.where(x, False, x[0]),
+    ):
+        model = export(call, example=[x])
+        found = runtime.InferenceSession(model.SerializeToString()).run(None, {"input_0": x})[0]
+        close(found, call(weft.asarray(x)).numpy())
+
+
 def test_an_open_batch_goes_through_a_convolution() -> None:
     b = Builder()
     image, weight = b.param("f32", ["?N", 5, 5, 2]), b.param("f32", [18, 3])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 from onnx.defs import get_schema
 
-from weft.foundation.dtypes import F32, SI8, SI64, UI8, DType
+from weft.foundation.dtypes import F32, I1, SI8, SI64, UI8, DType
 from weft.foundation.errors import Unimplemented
 from weft.interop.onnx.tensors import NUMBER
 from weft.ptir.types import Dim, Symbol, TensorType
@@ -254,7 +254,12 @@ class Page:
         return small if whole else [*x[:1], *small[1:]]
 
     def where(self, pred: Edge, a: Edge, b: Edge, like: TensorType) -> Edge:
-        return self.op("Where", pred, a, b, like=like)
+        if like.dtype is not I1:
+            return self.op("Where", pred, a, b, like=like)
+        # ONNX has it for booleans, but ONNX Runtime has not.
+        first = self.op("And", pred, a, like=like)
+        other = self.op("And", self.op("Not", pred, like=pred.type), b, like=like)
+        return self.op("Or", first, other, like=like)
 
 
 def _store_array(array: Array, dtype: DType, name: str) -> TensorProto:

@@ -55,6 +55,16 @@ def test_a_file_is_a_program(model: Any, exported: Path) -> None:
     np.testing.assert_allclose(got, model(x, 3)[0].detach().numpy(), rtol=1e-5, atol=1e-6)
 
 
+def test_inputs_of_a_file_have_the_names_of_the_model(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "x.npy", np.ones((2, 4), np.float32))
+    for name in ("x", "0"):
+        assert weft_command("run", exported, "--input", f"{name}={tmp_path / 'x.npy'}") == 0
+    assert weft_command("run", exported, "--input", f"y={tmp_path / 'x.npy'}") == 1
+    assert "there is no input 'y'; they are x" in capsys.readouterr().err
+
+
 def test_a_file_is_built(model: Any, exported: Path, tmp_path: Path) -> None:
     out = tmp_path / "made"
     for option, value in (("--sizes", "x_0=4"), ("--dynamic", "x_0=1..4")):

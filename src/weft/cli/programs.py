@@ -139,7 +139,9 @@ def save_as(source: Source, path: Path) -> None:
     elif isinstance(source, core_ir.Module):
         core_ir.save(source, path)
     else:
-        raise UserError(f"cannot write {path}: PTIR can express more than Core IR")
+        raise UserError(
+            f"cannot write {path}: PTIR can express more than Core IR; write .txt, .json or .bin"
+        )
 
 
 def input_kinds(source: Source) -> list[str]:
@@ -150,8 +152,10 @@ def input_kinds(source: Source) -> list[str]:
 
 
 def input_names(source: Source) -> list[str]:
-    """The names of a module's inputs; those of a PTIR program have none."""
-    return [name for name, _ in _list_names(source)] if isinstance(source, core_ir.Module) else []
+    """The names of the inputs; those of a PTIR program have some where it was read from a model."""
+    if isinstance(source, core_ir.Module):
+        return [name for name, _ in _list_names(source)]
+    return list(source.input_names)
 
 
 def _list_names(module: core_ir.Module) -> list[tuple[str, core_ir.CoreOperation]]:

@@ -102,10 +102,16 @@ def _read_inputs(path: Path | None, named: Sequence[str], names: Sequence[str]) 
         raise UserError("give the inputs with --inputs or with --input, not with both")
     if path is not None:
         return arrays.read_arrays(path, names)
-    found = dict(arrays.read_one(text) for text in named)
-    strange = [name for name in found if name not in names]
-    if strange:
-        raise UserError(f"there is no input {strange[0]!r}; they are {', '.join(names)}")
+    found: dict[str, Array] = {}
+    for text in named:
+        name, array = arrays.read_one(text)
+        if name not in names and name.isdecimal() and int(name) < len(names):
+            name = names[int(name)]
+        if name not in names:
+            raise UserError(f"there is no input {name!r}; they are {', '.join(names)}")
+        if name in found:
+            raise UserError(f"the input {name!r} is given twice")
+        found[name] = array
     missing = [name for name in names if name not in found]
     if missing:
         raise UserError(f"the input {missing[0]!r} is not given; add --input {missing[0]}=NPY")

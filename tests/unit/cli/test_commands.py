@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support import onnx_models as m
 from tests.support.command_line import Result, Weft
 from weft.cli import commands, verify
 from weft.driver.loading import plugins
@@ -280,6 +281,23 @@ def test_run_says_what_is_wrong_with_the_inputs(run: Weft, program: Path, tmp_pa
         "error: input 0 has dtype float64, but the program takes f32[2, 3]; convert it with "
         ".astype first\n"
     )
+
+
+def test_inputs_of_models_are_given_by_name_or_by_number(run: Weft, tmp_path: Path) -> None:
+    pair = m.graph([m.node("Sub", "x 2", "y")], [m.value("x"), m.value("2")], [m.value("y", None)])
+    (tmp_path / "m.onnx").write_bytes(m.model(pair).SerializeToString())
+    for name, value in (("a", 5), ("b", 3)):
+        np.save(tmp_path / f"{name}.npy", np.full((2, 3), value, np.float32))
+    a, b = tmp_path / "a.npy", tmp_path / "b.npy"
+    for first, second in (("x", "2"), ("0", "1"), ("0", "2")):
+        done = run(
+            "run", tmp_path / "m.onnx", "--input", f"{first}={a}", "--input", f"{second}={b}"
+        )
+        assert "2, 2, 2, 2, 2, 2" in done.out
+    again = run("run", tmp_path / "m.onnx", "--input", f"x={a}", "--input", f"0={b}")
+    assert again == Result(1, "", "error: the input 'x' is given twice\n")
+    odd = run("run", tmp_path / "m.onnx", "--input", f"3={a}")
+    assert odd == Result(1, "", "error: there is no input '3'; they are x, 2\n")
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 broken", b"not an archive"])

@@ -116,6 +116,33 @@ def without_tensors(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Hashable |
     return kernel.pattern, kernel.axes, kernel.roles, kernel.form, given, body, outputs
 
 
+def on_tensors(kernel: Kernel, names: Mapping[str, str]) -> Kernel:
+    """The same kernel on other tensors."""
+    return replace(
+        kernel,
+        body=tuple(_rename_tensors(let, names) for let in kernel.body),
+        outputs=tuple(
+            replace(o, tensor=names[o.tensor], base=None if o.base is None else names[o.base])
+            for o in kernel.outputs
+        ),
+        params=tuple(replace(p, tensor=names[p.tensor]) for p in kernel.params),
+    )
+
+
+def _rename_tensors(let: Let, names: Mapping[str, str]) -> Let:
+    match let.expr:
+        case Read(tensor, index, guards, fill, places):
+            read = Read(names[tensor], index, guards, fill, places)
+            return Let(let.name, let.dtype, let.axes, read)
+        case Fold(step=step, combine=combine):
+            bodies = [
+                tuple(_rename_tensors(inner, names) for inner in body) for body in (step, combine)
+            ]
+            return replace(let, expr=replace(let.expr, step=bodies[0], combine=bodies[1]))
+        case _:
+            return let
+
+
 def canonical(kernel: Kernel) -> tuple[Kernel, dict[str, str]]:
     """The kernel with every name replaced by position, and the new names of its tensors."""
     tensors = {name: f"t{number}" for number, name in enumerate(buffers(kernel))}

@@ -5,13 +5,14 @@
         ->  dq = kernel(q, k, lse, do, v);  dk, dv = kernel(q, k, lse, do, v)
 
 What has both queries and keys never reaches memory: every result's kernel makes it anew, and
-results that sum over the same axes share one. Numbers of single rows are made beforehand.
+results that sum over the same axes share one. Numbers of single rows are made beforehand. What the
+streams of one layer are, those of others like it are too, on other tensors.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -38,7 +39,7 @@ from weft.region.ir import (
     Unary,
     operands,
 )
-from weft.region.structure import buffers
+from weft.region.structure import buffers, on_tensors, without_tensors
 
 _STATE: Final = 16
 """Elements of a tensor that is no more than the state of a random stream."""
@@ -46,10 +47,20 @@ _STATE: Final = 16
 
 def join_streams(module: Module) -> Module:
     """The module with every stream as kernels of its own, where that is possible."""
+    known: dict[Hashable, _Joined] = {}
     for chain in module.chains:
         if chain.kind == "stream":
-            module = _Streams(module, chain).joined()
+            module = _Streams(module, chain, known).joined()
     return module
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """Kernels of some tensors as one kernel, and whether it can be a stream."""
+
+    whole: Kernel | None
+    tensors: tuple[str, ...]
+    fits: bool
 
 
 @dataclass
@@ -58,6 +69,8 @@ class _Streams:
 
     module: Module
     chain: Chain
+    known: dict[Hashable, _Joined] = field(default_factory=dict)
+    """What was found of kernels that are the same but for their tensors."""
     maps: dict[tuple[Let, ...], Kernel] = field(default_factory=dict)
     """Kernels of what rows have for themselves, by what they compute."""
     tensors: dict[str, Tensor] = field(default_factory=dict)
@@ -84,13 +97,13 @@ class _Streams:
         for result in results:
             for group in groups:
                 apart = not any(_writes(other) & set(_tensors_read(result)) for other in group)
-                if apart and self.stream(makers, [*group, result], wide) is not None:
+                if apart and self.merge(makers, [*group, result], wide).fits:
                     group.append(result)
                     break
             else:
                 groups.append([result])
-        # Streams were made only to see which results fit together: now they are made for good, and
-        # only what these need is.
+        # What rows have for themselves was made only to see which results fit together: now it is
+        # made for good, and only what streams need is.
         self.maps.clear()
         self.tensors.clear()
         streams = [self.stream(makers, group, wide) for group in groups]
@@ -130,13 +143,45 @@ class _Streams:
         self, makers: Sequence[Kernel], results: Sequence[Kernel], wide: frozenset[str]
     ) -> Kernel | None:
         """The kernel of some results; None where there is none."""
-        chosen = _makers_of_results(makers, results, wide)
-        kernel = merged([*chosen, *results], wide, Pattern.STREAM)
-        if kernel is None:
+        found = self.merge(makers, results, wide)
+        if found.whole is None or not found.fits:
             return None
-        kernel = self.with_stored_rows(_with_hidden_rows(with_known_choices(kernel)))
-        tensors = {**self.module.tensors, **self.tensors}
-        return kernel if stream_suits_warpgroups(kernel, tensors) else None
+        names = dict(zip(found.tensors, _tensors_of((*makers, *results)), strict=True))
+        return self.with_stored_rows(on_tensors(found.whole, names))
+
+    def merge(
+        self, makers: Sequence[Kernel], results: Sequence[Kernel], wide: frozenset[str]
+    ) -> _Joined:
+        """Some results and what makes them as one kernel, which does not store what rows have for
+        themselves; it may be on the tensors of another layer."""
+        key = self.key((*makers, *results), len(makers), wide)
+        if key is None or key not in self.known:
+            chosen = _makers_of_results(makers, results, wide)
+            whole = merged([*chosen, *results], wide, Pattern.STREAM)
+            whole = None if whole is None else _with_hidden_rows(with_known_choices(whole))
+            tensors = _tensors_of((*makers, *results))
+            found = _Joined(whole, tensors, whole is not None and self.is_stream(whole))
+            if key is None:
+                return found
+            self.known[key] = found
+        return self.known[key]
+
+    def key(self, kernels: Sequence[Kernel], makers: int, wide: frozenset[str]) -> Hashable | None:
+        """All that a kernel made of others depends on, with their tensors by number; None where it
+        has more."""
+        tensors, names = self.module.tensors, _tensors_of(kernels)
+        numbers = {name: number for number, name in enumerate(names)}
+        plain = tuple(without_tensors(kernel, tensors) for kernel in kernels)
+        if None in plain or any(kernel.labels for kernel in kernels):
+            return None
+        places = tuple(tuple(numbers[name] for name in buffers(kernel)) for kernel in kernels)
+        roles = tuple(tensors[name].role for name in names)
+        return plain, makers, places, roles, tuple(name in wide for name in names)
+
+    def is_stream(self, whole: Kernel) -> bool:
+        """Whether warpgroups can carry a kernel out that reads what it would compute for rows."""
+        kernel = self.with_stored_rows(whole)
+        return stream_suits_warpgroups(kernel, {**self.module.tensors, **self.tensors})
 
     # Numbers of rows
 
@@ -210,6 +255,11 @@ class _Streams:
     def origin(self, names: Sequence[str]) -> tuple[int, ...]:
         known = self.module.origin
         return tuple(sorted({found for name in names for found in known.get(name, ())}))
+
+
+def _tensors_of(kernels: Sequence[Kernel]) -> tuple[str, ...]:
+    """The tensors of some kernels, in the order in which these name them."""
+    return tuple(dict.fromkeys(name for kernel in kernels for name in buffers(kernel)))
 
 
 def _writes(kernel: Kernel) -> set[str]:

@@ -28,8 +28,9 @@ from weft.region.cost import kernel_seconds, operations_of
 from weft.region.fusion.bounds import PLACED, Bounds, reads_in_place
 from weft.region.fusion.read_counts import meet, places_of
 from weft.region.fusion.resources import stop_reason
-from weft.region.fusion.signature import Signatures, on_tensors
+from weft.region.fusion.signature import Signatures
 from weft.region.ir import Kernel, Tensor, Weighed
+from weft.region.structure import on_tensors
 from weft.region.writing.assemble import assemble, draft, drafted
 from weft.region.writing.emit import Emitter, Root, Stop, View
 from weft.target.target import Kind, Target

@@ -13,14 +13,13 @@ them the same few again: an optimiser's update of one matrix and of the next.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from itertools import count
 from typing import Final
 
 from weft.foundation.index_expr import Expr
-from weft.foundation.records import dataclass, replace
+from weft.foundation.records import dataclass
 from weft.poly_view.ir import PolyBlock
-from weft.region.ir import Fold, Kernel, Let, Read
 from weft.region.writing.emit import Root, View
 from weft.tiny.ir import Cast, Check, Const, Iota, Reduce
 
@@ -125,33 +124,6 @@ def _describe_value(block: PolyBlock) -> Hashable:
         case Check(rule=rule, code=code, size=size):
             detail = (rule, code, size)
     return (block.kind, block.fn, block.axes, block.dtype, block.attrs, block.selected, detail)
-
-
-def on_tensors(kernel: Kernel, names: Mapping[str, str]) -> Kernel:
-    """The same kernel on other tensors."""
-    return replace(
-        kernel,
-        body=tuple(_rename_tensors(let, names) for let in kernel.body),
-        outputs=tuple(
-            replace(o, tensor=names[o.tensor], base=None if o.base is None else names[o.base])
-            for o in kernel.outputs
-        ),
-        params=tuple(replace(p, tensor=names[p.tensor]) for p in kernel.params),
-    )
-
-
-def _rename_tensors(let: Let, names: Mapping[str, str]) -> Let:
-    match let.expr:
-        case Read(tensor, index, guards, fill, places):
-            read = Read(names[tensor], index, guards, fill, places)
-            return Let(let.name, let.dtype, let.axes, read)
-        case Fold(step=step, combine=combine):
-            bodies = [
-                tuple(_rename_tensors(inner, names) for inner in body) for body in (step, combine)
-            ]
-            return replace(let, expr=replace(let.expr, step=bodies[0], combine=bodies[1]))
-        case _:
-            return let
 
 
 @dataclass(frozen=True)

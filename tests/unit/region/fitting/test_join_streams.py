@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from weft.foundation.dtypes import BF16
 from weft.ptir import Builder, Program
 from weft.ptir.gradient import gradient, vjp
 from weft.region.fitting import join_streams
+from weft.region.fitting.joining import merged
 from weft.region.form import Stream
 from weft.region.form_text import form_from_json, form_to_json
 from weft.region.interp import run_kernel
@@ -209,3 +211,33 @@ def test_where_nothing_is_drawn_nobody_asks_who_reads_it(monkeypatch: pytest.Mon
     asked.clear()
     assert streams.drawn([]) == []
     assert asked == []
+
+
+def test_equal_layers_are_joined_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of further layers are the first layer's on other tensors: the same as by themselves."""
+
+    def layers(count: int) -> Program:
+        b = Builder()
+        x, *others = (b.param("bf16", [1, 2, 128, 64]) for _ in range(1 + 2 * count))
+        for k, v in zip(others[::2], others[1::2], strict=True):
+            x = b.emit("weft.attention", x, k, v, causal=True)[0]
+        return vjp(b.build(x), range(1 + 2 * count))
+
+    asked: list[int] = []
+
+    def counted(*parts: Any) -> Kernel | None:
+        asked.append(1)
+        return merged(*parts)
+
+    monkeypatch.setattr(join_streams, "merged", counted)
+    counts, modules = [], []
+    for count in (3, 5):
+        asked.clear()
+        modules.append(kernels_of(layers(count)))
+        counts.append(len(asked))
+    assert [patterns(module).count("stream") for module in modules] == [6, 10]
+    assert counts[0] == counts[1]
+    monkeypatch.setattr(join_streams._Streams, "key", lambda *parts: None)
+    asked.clear()
+    assert kernels_of(layers(5)) == modules[1]
+    assert len(asked) > counts[1]

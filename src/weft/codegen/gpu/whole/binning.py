@@ -67,7 +67,6 @@ MOST_LOW: Final = 12
 """Bits of the places of a bin."""
 _WARPS: Final = THREADS // LANES
 _WORD: Final = 4
-_PAIR: Final = 8
 _LINE: Final = 4
 """Sums that a thread keeps side by side."""
 _LONG: Final = 64
@@ -138,7 +137,8 @@ class BinKernel(DigitKernel):
             "ends": 2 * _WORD,
             "found": _WARPS * self._turns(op) * _WORD,
             "sums": self._lines(op) * _LINE * THREADS * _WORD,
-            "staged": op.tile * _PAIR,
+            "places": op.tile * _WORD,
+            "updates": op.tile * _WORD,
         }
         start = _WARPS * step.digits * _WORD
         for name, size in sizes.items():
@@ -240,9 +240,11 @@ class BinKernel(DigitKernel):
         """The place and the number of an update, where they stand in the order of groups."""
         place = code.let("place", joint & ((1 << op.low) - 1))
         start = self._number(code, counter(step, WARP, place >> step.low), op.tile)
-        at = code.let("at", (start + (joint >> op.low)) * _PAIR)
-        self._put_number(code, ir.Address("staged", at), place)
-        code.body.append(ir.StShared(ir.Address("staged", at + _WORD), value, UI32))
+        at = code.let("at", (start + (joint >> op.low)) * _WORD)
+        # Apart, since threads go to places at random: side by side, all that they ask for at once
+        # would be in every other bank.
+        self._put_number(code, ir.Address("places", at), place)
+        code.body.append(ir.StShared(ir.Address("updates", at), value, UI32))
 
     def _load_updates(self, op: Binned, code: Code, piece: _Piece) -> list[tuple[Scalar, str]]:
         """A thread's updates: their places in the bin, and what they add."""
@@ -326,11 +328,11 @@ class BinKernel(DigitKernel):
 
     def _update(self, op: Binned, code: Code, k: Scalar) -> tuple[Scalar, str]:
         """The place and the number of the k-th update in order, or of the last one."""
-        at = code.let("at", least(k, op.tile - 1) * _PAIR)
-        return self._place_at(op, code, at), code.get(F32, ir.Address("staged", at + _WORD))
+        at = code.let("at", least(k, op.tile - 1) * _WORD)
+        return self._place_at(op, code, at), code.get(F32, ir.Address("updates", at))
 
     def _place_at(self, op: Binned, code: Code, at: Scalar) -> Scalar:
-        return code.place(code.get(SI32, ir.Address("staged", at)), 1 << op.low)
+        return code.place(code.get(SI32, ir.Address("places", at)), 1 << op.low)
 
     def _take_short(self, op: Binned, step: Pass, code: Code, piece: _Piece) -> None:
         """A thread for each group, one update after the other."""
@@ -359,7 +361,7 @@ class BinKernel(DigitKernel):
         looking = code.inside()
         at = looking.let("at", (WARP + LANE * _WARPS) * _LONG)
         there = looking.let("there", at < piece.updates)
-        place = self._place_at(op, looking, least(at, op.tile - 1) * _PAIR)
+        place = self._place_at(op, looking, least(at, op.tile - 1) * _WORD)
         digit = looking.let("digit", place >> step.low)
         start, end = self._bounds(step, looking, digit, piece)
         mine = both(both(there, end - start >= _LONG), at - start < _LONG)

@@ -60,8 +60,8 @@ MOST_BITS: Final = 8
 """Bits of a digit: a thread for each, and counters of each for every warp in shared memory."""
 _SMALL_TILE: Final = 2048
 _RESIDENT: Final = 4
-"""Tiles of so few elements of which a unit has so many at work, where none is left to wait then:
-132 units have room for all 512 of a million."""
+"""Tiles of so few elements of which a unit has so many at work where some would have to wait if it
+had one fewer, and none has to now: as of the 512 tiles of a million elements on 132 units."""
 
 
 @dataclass(frozen=True)
@@ -283,9 +283,9 @@ class DigitKernel(WholeKernel):
         after = -(-(after + op.digits * _WORD) // _PAIR) * _PAIR
         self.tiles.append(ir.SharedTile("totals", after, 2 * _WARPS * _WORD))
         self.tiles.append(ir.SharedTile("staged", after + 2 * _WARPS * _WORD, op.tile * _PAIR))
-        at_once = op.outer * op.tiles <= _RESIDENT * self.target.limits.units
-        if isinstance(op, UpdatesMoved) and op.tile <= _SMALL_TILE and at_once:
-            self.resident = _RESIDENT
+        if isinstance(op, UpdatesMoved) and op.tile <= _SMALL_TILE:
+            of_unit = -(-op.outer * op.tiles // self.target.limits.units)
+            self.resident = of_unit if of_unit == _RESIDENT else 1
         self._direct_digits(op, code, sums)
         for element in elements:
             start = self._number(code, counter(op, WARP, element.digit), op.tile)

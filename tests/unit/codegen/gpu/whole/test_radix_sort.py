@@ -30,7 +30,7 @@ from weft.region.ir import Kernel, OpaqueCall, Output, Pattern, Tensor
 
 Array = NDArray[Any]
 TILE = 256
-RESIDENT = [(1 << 20, 2048, 4), (1 << 21, 2048, 1), (50_001, 1024, 4), (1 << 20, 4096, 1)]
+RESIDENT = [(1 << 20, 2048, 4), (1 << 21, 2048, 1), (50_001, 2048, 1), (1 << 21, 4096, 1)]
 """Updates, those of a tile, and tiles that a unit is to have at once."""
 SORTED = [dtype for dtype in dtypes.ALL if not dtype.is_complex]
 

@@ -139,7 +139,7 @@ class Jitted:
 
     # -- calling ---------------------------------------------------------------------------------
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         captured = is_captured()
         if captured and current().tracing:
             return self.function(*args, **kwargs)

@@ -82,7 +82,7 @@ class Model(Module):
         """The elements of its weights and other tensors, by name."""
         return {name: t.numpy() for name, t in {**self.weights, **self.constants}.items()}
 
-    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The outputs by name, for inputs by position or by name. An initialiser that is an input
         too may be given by name, in the place of its own value."""
         given = {

@@ -35,7 +35,7 @@ def told_by_layer(call: F) -> F:
     so do the lines of its instructions."""
 
     @wraps(call)
-    def told(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def told(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         around, path = LAYER.module, LAYER.path
         LAYER.module = self
         LAYER.path = "" if around is None else path + _path_to_child(around, self)

@@ -37,6 +37,16 @@ def test_a_model_has_named_inputs_and_outputs() -> None:
         np.testing.assert_allclose(made["y"].numpy(), wanted, rtol=1e-5, atol=1e-6)
 
 
+def test_inputs_may_have_any_name() -> None:
+    """Even that of a method's first parameter."""
+    for name in ("self", "args", "kwargs", "call", "a.1"):
+        model = loaded(
+            m.model(m.graph([m.node("Relu", name, "y")], [m.value(name)], [m.value("y")]))
+        )
+        for call in (model, weft.jit(model)):
+            assert call(**{name: X})["y"].shape == (2, 3)
+
+
 def test_a_path_and_data_beside_it_are_read(tmp_path: Path) -> None:
     onnx.save(
         m.perceptron(), str(tmp_path / "m.onnx"), save_as_external_data=True, size_threshold=0,

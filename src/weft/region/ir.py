@@ -349,6 +349,11 @@ class Kernel:
         return {}
 
     @cached_property
+    def problems(self) -> dict[tuple[Tensor, ...], Problem | None]:
+        """The problems that it poses to matrix units, by its tensors, likewise."""
+        return {}
+
+    @cached_property
     def ranges(self) -> Mapping[str, tuple[int, int]]:
         """Inclusive ranges of axes and params, for interval arithmetic."""
         ranges = {found.name: (0, found.size - 1) for found in self.axes}

@@ -71,7 +71,7 @@ def join_column_sums(module: Module, target: Target) -> Module:
         if _reduces_rows(rows, around.module.tensors):
             joined = _with_sums(around, rows, target)
             if joined is not around.module:
-                around = _Around.of(joined)
+                around = _Around.of(joined, around.known)
     return around.module
 
 
@@ -79,7 +79,7 @@ def _with_sums(around: _Around, rows: Kernel, target: Target) -> Module:
     parts, best = [rows], None
     touched = {*rows.inputs, *(output.tensor for output in rows.outputs)}
     for sums in around.readers_of(touched):
-        if sums is rows or not sums_columns(sums):
+        if sums is rows or not around.sums_columns(sums):
             continue
         found = _join_kernels(around, [*parts, sums], target)
         if found is not None and found.saves > (0.0 if best is None else best.saves):
@@ -131,15 +131,25 @@ class _Around:
     """The places of the kernels."""
     readers: Mapping[str, frozenset[str]]
     """The kernels that read a tensor."""
+    known: dict[str, tuple[Kernel, bool]]
+    """Kernels by name, and whether they sum columns alone, as far as somebody asked."""
 
     @classmethod
-    def of(cls, module: Module) -> _Around:
+    def of(cls, module: Module, known: dict[str, tuple[Kernel, bool]] | None = None) -> _Around:
         readers: dict[str, set[str]] = {}
         for kernel in module.kernels:
             for name in kernel.inputs:
                 readers.setdefault(name, set()).add(kernel.name)
         order = {kernel.name: number for number, kernel in enumerate(module.kernels)}
-        return cls(module, order, {name: frozenset(found) for name, found in readers.items()})
+        every = {name: frozenset(found) for name, found in readers.items()}
+        return cls(module, order, every, {} if known is None else known)
+
+    def sums_columns(self, kernel: Kernel) -> bool:
+        """Whether a kernel does nothing but to sum columns: hundreds read what rows do."""
+        found = self.known.get(kernel.name)
+        if found is None or found[0] is not kernel:
+            found = self.known[kernel.name] = kernel, sums_columns(kernel)
+        return found[1]
 
     def readers_of(self, tensors: Iterable[str]) -> list[Kernel]:
         """The kernels that read any of some tensors, in order."""

@@ -74,19 +74,28 @@ def join_product_sums(module: Module, target: Target) -> Module:
     less time."""
     if not target.has("wgmma"):
         return module
+    made = _results_of_products(module)
     for sums in module.kernels:
-        sources = _sources(sums, module)
-        if sources is not None:
-            module = _join_sums(module, sums, sources, target) or module
+        sources = _sources(sums, module, made)
+        joined = None if sources is None else _join_sums(module, sums, sources, target)
+        if joined is not None:
+            module, made = joined, _results_of_products(joined)
     return module
 
 
-def _sources(sums: Kernel, module: Module) -> list[_Source] | None:
+def _results_of_products(module: Module) -> dict[str, tuple[Kernel, Output]]:
+    """What products store that sum no columns yet, by tensors."""
+    products = filter(_is_plain_product, module.kernels)
+    return {output.tensor: (kernel, output) for kernel in products for output in kernel.outputs}
+
+
+def _sources(
+    sums: Kernel, module: Module, made: Mapping[str, tuple[Kernel, Output]]
+) -> list[_Source] | None:
     """Where the summands of every sum of a kernel come from; None where it does anything else, or
     where one of them is not all rows of a product's result."""
     if not sums_columns(sums):
         return None
-    made = {o.tensor: (k, o) for k in module.kernels for o in k.outputs if _is_plain_product(k)}
     found: list[_Source] = []
     for let in sums.body:
         if not isinstance(let.expr, Reduce):

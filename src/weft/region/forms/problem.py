@@ -25,10 +25,16 @@ Strides = Mapping[str, Sequence[int]]
 
 def find_problem(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Problem | None:
     """The problem of a contraction kernel; None where an operand is computed, or is padded and no
-    image."""
-    roles = kernel.roles
-    if roles is None:
+    image. Each rewrite asks for it, and the next one again, so a kernel keeps its own."""
+    if kernel.roles is None:
         return None
+    given = tuple(tensors[name] for name in buffers(kernel))
+    if given not in kernel.problems:
+        kernel.problems[given] = _problem(kernel, kernel.roles, tensors)
+    return kernel.problems[given]
+
+
+def _problem(kernel: Kernel, roles: Roles, tensors: Mapping[str, Tensor]) -> Problem | None:
     strides = {name: row_major(tensors[name].shape) for name in buffers(kernel)}
     plain = _matrices(kernel, roles, strides)
     if plain is not None and _is_one_matrix(kernel, roles, plain):

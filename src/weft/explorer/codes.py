@@ -86,7 +86,7 @@ def _is_full(found: Mapping[str, Listing]) -> bool:
 def _tell_left(found: Mapping[str, Listing], count: int) -> None:
     left = counted(count, "routine")
     for listing in found.values():
-        listing.lines.append(f"; {left} of cheaper kernels left out: weft explore --full has them")
+        listing.lines.append(f"; {left} of faster kernels left out: weft explore --full has them")
 
 
 def resources_of(compilation: Compilation) -> dict[str, Json]:

@@ -46,7 +46,7 @@ class Session:
         try:
             at, stage, text = int(asked["program"]), str(asked["stage"]), str(asked["text"])
         except (KeyError, TypeError, ValueError):
-            return {"error": "a program, a stage and its text are wanted"}
+            return {"error": "a program, a stage and its text are needed"}
         with self._lock:
             owner = self._owners.get(at)
             if owner is None:

@@ -94,7 +94,7 @@ def shared_refusals(
         if found.at != plan.slide:
             yield f"compute_at {found.stage} {found.at}: rings hold no strip; write {plan.slide}"
     least = _depths_of_stages(slide, slide.depths(plan.unroll))
-    edges = list(ring_refusals(kernel, plan, least, needed="alive or made"))
+    edges = list(ring_refusals(kernel, plan, least, needed="live or computed"))
     yield from edges
     held = slide.bytes(plan.vector, size, ring_depths(kernel, plan, slide))
     if not edges and held > target.limits.shared_bytes_per_block:

@@ -5,7 +5,7 @@ so.
 vector        neighbouring columns of the results that each lane has
 tile          rows of a strip, by the axis that slides, and columns of a block, by the last axis
 unroll        steps that the compiler may interleave
-local_edges   all in registers, as deep as rows are alive
+local_edges   all in registers, as deep as rows are live
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def depths_of(kernel: Kernel, plan: StagedPlan) -> list[int]:
 
 
 def least_depths(kernel: Kernel, plan: StagedPlan) -> list[int]:
-    """Rows of each stage that are alive at a time: those that a step of the results has left to
+    """Rows of each stage that are live at a time: those that a step of the results has left to
     read, or all of a strip's."""
     rings, strip, early = staged_form(kernel).rings, strip_of(kernel, plan), first_stages(plan)
     return [
@@ -224,7 +224,7 @@ def place_refusals(kernel: Kernel, plan: StagedPlan) -> Iterator[str]:
 
 
 def ring_refusals(
-    kernel: Kernel, plan: StagedPlan, least_of: Mapping[str, int], needed: str = "alive"
+    kernel: Kernel, plan: StagedPlan, least_of: Mapping[str, int], needed: str = "live"
 ) -> Iterator[str]:
     """Why stages cannot be kept in rings as a plan says, which need so many rows at least."""
     known = {pair for pair, _ in edges_of(kernel)}

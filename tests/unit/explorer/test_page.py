@@ -222,7 +222,7 @@ def test_a_page_never_replaces_what_it_shows(tmp_path: Path, name: str) -> None:
     file.write_text("as it was")
     found = run(file, "-o", tmp_path / "." / name)
     assert isinstance(found.exception, UserError)
-    assert "it is what is read, and would be lost" in str(found.exception)
+    assert "it is the input, and would be lost" in str(found.exception)
     assert file.read_text() == "as it was"
 
 

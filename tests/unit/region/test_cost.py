@@ -116,7 +116,7 @@ def wide(count: int) -> Module:
 
 
 def test_registers_must_leave_room_for_a_second_block() -> None:
-    assert stop(wide(4), wide(40)) == "41 live values would leave one block per unit"
+    assert stop(wide(4), wide(40)) == "41 live values would leave room for one block per SM"
     assert stop(wide(40), wide(41)) is None
 
 

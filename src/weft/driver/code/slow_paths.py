@@ -53,7 +53,7 @@ def _reasons_for_kernel(kernel: Kernel, plans: PlanSet, target: Target) -> Itera
     if kernel.roles is not None and _lacks_matrix_units(kernel, plan, target):
         what = "a convolution" if kernel.pattern is Pattern.CONV else "a product"
         dtype = kernel.let(kernel.roles.lhs).dtype
-        how = "by multiply-adds of single numbers" if isinstance(plan, MmaPlan) else "as rows"
+        how = "by scalar multiply-adds" if isinstance(plan, MmaPlan) else "as rows"
         yield f"{kernel.name} is {what} of {dtype} {how}, not by matrix instructions"
     mixture = _OF_ATTENTION.get(kernel.pattern)
     if mixture is not None and not isinstance(plan, AttentionPlan):
@@ -84,7 +84,7 @@ def _attentions(module: Module, code: GpuModule) -> Iterator[str]:
     for chain in module.chains:
         names = [name for name in chain.kernels if name in code.launches]
         if chain.kind == "attention" and len(names) > 1:
-            yield f"{', '.join(names)} are an attention whose scores go through memory"
+            yield f"{', '.join(names)} are an attention whose scores go through global memory"
 
 
 def _idle(kernel: Kernel, module: Module, code: GpuModule, target: Target) -> Iterator[str]:
@@ -97,5 +97,5 @@ def _idle(kernel: Kernel, module: Module, code: GpuModule, target: Target) -> It
     if 2 * grid <= units and size >= _MUCH:
         yield (
             f"{kernel.name} has {counted(grid, 'block')} for {size / 1e6:.0f} MB, where {units} "
-            "units could work"
+            "SMs could work"
         )

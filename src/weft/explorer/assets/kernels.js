@@ -1,4 +1,4 @@
-// Kernels, dearest first, and a card for the one that is selected.
+// Kernels, slowest first, and a card for the one that is selected.
 
 const MOST_ROWS = 400;
 
@@ -42,7 +42,7 @@ const kernelsView = () => {
   const told = el("span", { class: "soft" });
   const asOne = el("label", { class: "together" }, together, "same code together");
   const bar = el("div", { class: "list-title" }, el("b", {}, "Slowest kernels first"), told, el("span", { class: "grow" }), asOne);
-  const list = el("div", { class: "kernel-list", role: "listbox", tabindex: 0, "aria-label": "Kernels, dearest first" });
+  const list = el("div", { class: "kernel-list", role: "listbox", tabindex: 0, "aria-label": "Kernels, slowest first" });
   const card = el("div", { class: "card", tabindex: 0 });
   const root = el("div", { class: "view kernels" }, list, card);
   let asked = null;
@@ -212,7 +212,7 @@ const choicesOf = (kernel) => {
   const lines = kernel.choices.map((choice) => el("li", {}, said[choice.kind](choice)));
   return lines.length
     ? [el("ul", { class: "choices" }, lines), kernel.choices.some((choice) => choice.apart) && el("p", { class: "soft" }, "Times are estimates of all kernels that a choice concerns.")]
-    : [el("p", {}, "Nothing was left to choose: what it reads is given, or stored for other reasons.")];
+    : [el("p", {}, "There was nothing to choose: what it reads is an input, or stored for other reasons.")];
 };
 
 // Where a kernel was tuned, the race of its plans as it was run; elsewhere what estimates say of
@@ -232,10 +232,10 @@ const raceOf = (kernel) => {
   ];
   const laps = () => [
     el("table", { class: "plan race" }, race.measured.map(runner)),
-    el("p", { class: "soft" }, "Measured, the fastest first; fields are those that differ from the plan it has."),
+    el("p", { class: "soft" }, "Measured, the fastest first; the fields are those that differ from its current plan."),
   ];
   return [
-    el("h3", {}, race.measured.length ? "The race of its plans" : "Other plans for it"),
+    el("h3", {}, race.measured.length ? "Measured plans" : "Other plans for it"),
     race.told && el("p", {}, `${race.told}.`),
     race.measured.length ? laps() : race.others.length > 0 && others(),
   ];
@@ -243,7 +243,7 @@ const raceOf = (kernel) => {
 
 const notesOn = (name) => {
   const found = program().notes.filter((note) => note.split(/[^\w]+/).includes(name));
-  return found.length ? [el("h3", {}, "What the compiler said"), el("ul", {}, found.slice(0, 12).map((note) => el("li", {}, note)))] : null;
+  return found.length ? [el("h3", {}, "Messages of the compiler"), el("ul", {}, found.slice(0, 12).map((note) => el("li", {}, note)))] : null;
 };
 
 // Operations a byte against operations a second, both by powers of ten.
@@ -281,7 +281,7 @@ const rooflineOf = (kernel, seconds) => {
 };
 
 const limitInWords = (kernel, seconds) => {
-  if (!kernel.bytes && !kernel.flops) return "It computes nothing: it only hands memory on.";
+  if (!kernel.bytes && !kernel.flops) return "It computes nothing: it only passes memory on.";
   const { machine } = program();
   const reach = kernel.bound === "memory"
     ? `${showShare(seconds ? kernel.bytes / seconds / machine.bandwidth : 0)} of ${showBytes(machine.bandwidth)}/s`

@@ -1,7 +1,7 @@
 // Memory over time: the arena with the lives of its tensors, and how much is alive at each kernel.
 
 const memoryView = () => {
-  const canvas = el("canvas", { class: "memory", role: "img", "aria-label": "Lives of tensors in the arena" });
+  const canvas = el("canvas", { class: "memory", role: "img", "aria-label": "Live ranges of tensors in the arena" });
   const told = el("span", { class: "told" });
   const side = el("div", { class: "card" });
   const root = el("div", { class: "view memory-view" }, el("div", { class: "main" }, el("div", { class: "bar" }, told), canvas), side);
@@ -73,7 +73,7 @@ const memoryView = () => {
       el("table", { class: "plan" }, alive.slice(0, 40).map((tensor) => el("tr", {}, el("th", {}, linkTo(tensor[0])), el("td", { class: "num" }, showBytes(tensor[3])), el("td", {}, madeBy(tensor[0]), el("div", { class: "soft" }, `kernels ${tensor[4]} to ${tensor[5]}`))))),
       memory.copies.length > 0 && el("h3", {}, "Copies"),
       el("ul", {}, memory.copies.slice(0, 40).map(([before, source, target, bytes, why]) => el("li", {}, `${source} → ${target} before ${before}, ${showBytes(bytes)}: ${why}`))),
-      memory.shares.length > 0 && el("h3", {}, "Memory that is used again"),
+      memory.shares.length > 0 && el("h3", {}, "Memory that is reused"),
       el("ul", {}, memory.shares.slice(0, 40).map(([kernel, first, second, why]) => el("li", {}, `${second} takes over ${first} in ${kernel}: ${why}`))));
     painting.ask();
   };

@@ -93,7 +93,7 @@ class Pane {
       });
     } else {
       const stage = program().stages.find((each) => each.name === this.stage);
-      this.lines = stage ? stage.text : ["There is no text: its files are not here."];
+      this.lines = stage ? stage.text : ["There is no text: its source files are not on this machine."];
       this.marks = stage ? marksOf(stage) : new Map();
     }
     this.note.textContent = isSource ? (this.files.hidden ? baseName(this.file) : "") : `${this.lines.length.toLocaleString("en")} lines`;
@@ -267,7 +267,7 @@ const codeView = () => {
   };
   const less = el("button", { title: "One pane less", onclick: () => { if (state.panes.length > 1) { state.panes.pop().root.remove(); remember(); } } }, "−");
   const more = el("button", { title: "One pane more", onclick: () => { if (state.panes.length < 5) { add("plan"); remember(); } } }, "+");
-  const hint = el("p", { class: "hint" }, "Point at a line to light the same values in every stage; click to keep it, Esc to let go. ");
+  const hint = el("p", { class: "hint" }, "Point at a line to highlight the same values in every stage; click to keep the highlight, Esc to remove it. ");
   const told = el("span", { class: "told" });
   const root = el("div", { class: "view code" }, el("div", { class: "bar" }, hint, told, el("span", { class: "grow" }), "panes", less, more), box);
   onSelect((scroll, from) => {

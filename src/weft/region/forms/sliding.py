@@ -144,7 +144,7 @@ def _find_sliding(kernel: Kernel, copies: int, limits: Limits) -> Sliding | str:
         return "rows of it have several axes"
     kernel, columns = joined
     if max(ring.depth for ring in form.rings) > limits.rows:
-        return f"more than {limits.rows} rows of a stage are alive at a time"
+        return f"more than {limits.rows} rows of a stage are live at a time"
     for part in kernel.parts:
         sums = [let.expr for let in part.body if isinstance(let.expr, Reduce)]
         if any(prod(part.sizes[name] for name in found.axes) > limits.taps for found in sums):

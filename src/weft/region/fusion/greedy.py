@@ -184,7 +184,7 @@ class Fusion:
     def why_stored(self, name: str) -> str:
         """Why a block is not inlined, where it is not."""
         why = self.must.get(name) or self.refusals.get(name)
-        return why or "the kernels around it take less time so"
+        return why or "the kernels around it take less time with it stored"
 
     # -- one block -------------------------------------------------------------------------------
 
@@ -194,7 +194,7 @@ class Fusion:
             self.refusals[name] = why or "a kernel reads it at several places"
             return
         if self._is_number_for_many(name):
-            self.refusals[name] = "it is one number, which every thread would compute"
+            self.refusals[name] = "it is a single number, which every thread would compute again"
             return
         why = self._refusal(name)
         known = self.weighed.get((name, ""))

@@ -65,7 +65,7 @@ def stop_reason(
             return f"its rows would take {rows:,} bytes of on-chip memory, over {limit:,.0f}"
     # A unit hides waiting by changing to another block: with one alone it has none.
     if _blocks_per_unit(after, target) <= 1 < _blocks_per_unit(before, target):
-        return f"{live_values(after)} live values would leave one block per unit"
+        return f"{live_values(after)} live values would leave room for one block per SM"
     across = weighed and multiplies_numbers(after, target)
     if not (in_stages or across):
         was, now = access_bytes(before, tensors), access_bytes(after, tensors)
@@ -78,14 +78,14 @@ def stop_reason(
     if target.has("wgmma") and not (by_columns or across):
         return "the result would not be stored along its columns"
     if _stores_unlike(after, tensors, target):
-        return "matrix units would not store results whose elements have different sizes"
+        return "matrix kernels do not store results whose elements have different sizes"
     ends = epilogue_operations(after)
     if ends > _LONGEST_EPILOGUE >= epilogue_operations(before):
         return f"its results would take {ends} operations each, over {_LONGEST_EPILOGUE}"
     if _ends_with_padding(after, target) and not _ends_with_padding(before, target):
-        return "matrix units' results would meet a tensor that is padded"
+        return "the epilogue of a matrix kernel would read a padded tensor"
     if _contracts_and_gathers(after) and not _contracts_and_gathers(before):
-        return "a contraction would read where data says"
+        return "a contraction would gather its operands"
     return None
 
 

@@ -107,7 +107,7 @@ def test_a_stage_is_computed_at_the_strip(program: Program, compiled: Executable
         ({"vector": 3}, "3 elements is not a power of two"),
         (
             {"local_edges": [{"from": "s0", "to": "s1", "buffer": "smem_ring", "depth": 2}]},
-            "the edge s0 to s1 has depth 2; 3 rows are alive at a time",
+            "the edge s0 to s1 has depth 2; 3 rows are live at a time",
         ),
         (
             {"local_edges": [{"from": "s0", "to": "s2", "buffer": "smem_ring"}]},
@@ -123,7 +123,7 @@ def test_a_stage_is_computed_at_the_strip(program: Program, compiled: Executable
         ),
         (
             {"compute_at": [{"stage": "s0", "at": "i0.o"}]},
-            "the edge s0 to s1 has depth 3; 20 rows are alive at a time",
+            "the edge s0 to s1 has depth 3; 20 rows are live at a time",
         ),
         (
             {"compute_at": [{"stage": "s1", "at": "i0.o"}]},

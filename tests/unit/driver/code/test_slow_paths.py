@@ -35,7 +35,7 @@ def convolution(filters: int = 32, edge: int = 64) -> Program:
 SLOW: dict[str, tuple[Callable[[], Program], list[str]]] = {
     "a convolution": (
         convolution,
-        ["conv0 is a convolution of f32 by multiply-adds of single numbers, not by matrix "
+        ["conv0 is a convolution of f32 by scalar multiply-adds, not by matrix "
          "instructions"],
     ),
     "a small convolution": (
@@ -44,7 +44,7 @@ SLOW: dict[str, tuple[Callable[[], Program], list[str]]] = {
     ),
     "attention": (
         lambda: attention(4, 192, 64, 512, dtype="f32"),
-        ["matmul2, row3, matmul5 are an attention whose scores go through memory"],
+        ["matmul2, row3, matmul5 are an attention whose scores go through global memory"],
     ),
 }  # fmt: skip
 
@@ -73,7 +73,7 @@ def test_a_product_that_is_planned_without_matrix_instructions() -> None:
     }  # fmt: skip
     found = told(through_stages(program, "sm90", plan=json.dumps(document)))
     assert found == [
-        "slow but correct: matmul0 is a product of bf16 by multiply-adds of single numbers, not by "
+        "slow but correct: matmul0 is a product of bf16 by scalar multiply-adds, not by "
         "matrix instructions"
     ]
 
@@ -102,7 +102,7 @@ def test_a_machine_that_waits_for_a_few_blocks() -> None:
     for grid, wanted in ((67, []), (66, ["66 blocks"]), (1, ["1 block"])):
         code.kernels[symbol] = replace(kernel, grid=grid)
         assert told(compilation) == [
-            f"slow but correct: map0 has {count} for 8 MB, where 132 units could work"
+            f"slow but correct: map0 has {count} for 8 MB, where 132 SMs could work"
             for count in wanted
         ]
 

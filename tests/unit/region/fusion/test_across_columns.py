@@ -1,4 +1,4 @@
-"""Contractions by multiply-adds of single numbers that store their results across their columns."""
+"""Contractions by scalar multiply-adds that store their results across their columns."""
 
 from __future__ import annotations
 

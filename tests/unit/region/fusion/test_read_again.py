@@ -49,9 +49,9 @@ def test_a_number_that_takes_long_is_computed_once(target: str, rows: int) -> No
     with_powers = [kernel for kernel in found.kernels if "pow" in functions(kernel)]
     assert len(with_powers) == 1
     assert (with_powers[0].roles is None) == (rows == 4096)
-    assert ("it is one number, which every thread would compute" in found.stored.values()) == (
-        rows == 4096
-    )
+    assert (
+        "it is a single number, which every thread would compute again" in found.stored.values()
+    ) == (rows == 4096)
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -207,7 +207,7 @@ def test_a_vector_that_is_not_aligned_is_found() -> None:
         (
             POINTS,
             MapPlan(HEADER, 2, 1, 32, 100),
-            "a grain of 100 points is not made of 32 threads with vectors of 2, 1 at a time",
+            "a grain of 100 is not a multiple of 64: 32 threads, 1 x 2 points each at a time",
         ),
         (
             kernels.softmax(4, 8),

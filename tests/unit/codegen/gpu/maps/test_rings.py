@@ -186,11 +186,11 @@ ROWS = {"i0": 8}
         ),
         (
             {"local_edges": (replace(EDGE, depth=21),)},
-            "the edge s0 to body has depth 21; 22 rows are alive or made at a time",
+            "the edge s0 to body has depth 21; 22 rows are live or computed at a time",
         ),
         (
             {"local_edges": (replace(EDGE, buffer="reg"),)},
-            "registers do not hold its stages: more than 16 rows of a stage are alive at a time",
+            "registers do not hold its stages: more than 16 rows of a stage are live at a time",
         ),
         (
             {"local_edges": (EDGE, replace(EDGE, buffer="reg"))},
@@ -257,7 +257,7 @@ def test_the_text_of_a_kernel_is_read_back() -> None:
         (
             lambda x: (h := weft.exp(x))[130:] + h[:-130],
             (900, 300),
-            "more than 128 rows of a stage are alive at a time",
+            "more than 128 rows of a stage are live at a time",
         ),
         (
             lambda x: (h := weft.exp(x))[120:, 700:] + h[:-120, :-700],

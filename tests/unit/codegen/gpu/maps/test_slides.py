@@ -85,7 +85,7 @@ EDGE = {"from": "s0", "to": "s1", "buffer": "reg", "depth": 3}
         ({"vector": 8}, "vector=8; lanes of this kernel may have 4, 2, 1 columns"),
         ({"compute_at": [{"stage": "s0", "at": "i0.o"}]}, "registers hold no strip; write i0"),
         ({"local_edges": [EDGE | {"depth": 4}]}, "registers hold the 3 rows that are alive"),
-        ({"local_edges": [EDGE | {"buffer": "smem_ring"}]}, "s1 has depth 3; 5 rows are alive"),
+        ({"local_edges": [EDGE | {"buffer": "smem_ring"}]}, "s1 has depth 3; 5 rows are live"),
         ({"local_edges": [EDGE | {"buffer": "gmem"}]}, "goes through memory"),
         ({"local_edges": [EDGE | {"to": "body"}]}, "body reads no stage s0"),
     ],
@@ -136,7 +136,7 @@ def test_rows_far_apart_have_no_place_in_registers() -> None:
     (cluster,) = weft.compile(program, "cpu").clusters.values()
     module: Module = cluster.compilation["region"]
     (kernel,) = module.kernels
-    assert find_slide(kernel, module.tensors) == "more than 16 rows of a stage are alive at a time"
+    assert find_slide(kernel, module.tensors) == "more than 16 rows of a stage are live at a time"
 
 
 @pytest.mark.usefixtures("cheap")

@@ -1,4 +1,4 @@
-"""Contractions by multiply-adds of single numbers: every layout and dtype, computed and guarded
+"""Contractions by scalar multiply-adds: every layout and dtype, computed and guarded
 operands, epilogues; planted faults; refusals; machine code."""
 
 from __future__ import annotations

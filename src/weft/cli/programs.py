@@ -37,6 +37,8 @@ _FORMS: Final = {
 }  # fmt: skip
 WRITTEN: Final = ", ".join(f"{extension} ({form})" for extension, form in _FORMS.items())
 """The extensions of files that can be written, for people."""
+READ: Final = frozenset({*_FORMS, _EXPORTED})
+"""The extensions of files that hold programs."""
 
 
 def load_source(

@@ -15,6 +15,7 @@ from typing import NoReturn
 
 import typer
 
+from weft.cli.programs import READ
 from weft.foundation.errors import UserError
 from weft.foundation.lines import without_user
 
@@ -23,6 +24,10 @@ def run_script(script: Path, args: Sequence[str]) -> None:
     """Run a script to its end. Where it fails, its own traceback is shown and the command ends."""
     if not script.is_file():
         raise UserError(f"there is no script {script}")
+    if script.suffix in READ:
+        raise UserError(
+            f"{script} is a program, not a Python script; weft explore and weft bench take programs"
+        )
     with _started_as(script, args):
         try:
             runpy.run_path(str(script), run_name="__main__")

@@ -326,6 +326,15 @@ def test_a_single_array_or_pickled_objects_are_refused(
     )
 
 
+def test_a_program_is_no_script(run: Weft, program: Path) -> None:
+    assert run("profile", program) == Result(
+        1,
+        "",
+        f"error: {program} is a program, not a Python script; weft explore and weft bench take "
+        "programs\n",
+    )
+
+
 # -- the command line itself ---------------------------------------------------------------------
 
 

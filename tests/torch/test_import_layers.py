@@ -181,3 +181,18 @@ def test_gradients_of_compiled_layers_are_no_work_for_torch(name: str) -> None:
         module.zero_grad()
     for found, wanted in zip(*slopes, strict=True):
         np.testing.assert_allclose(found.numpy(), wanted.numpy(), atol=2e-6)
+
+
+def test_open_axes_under_jit_are_named_by_argument() -> None:
+    class Scaled(Module):  # type: ignore[misc]
+        def forward(self, x: Any, *, by: Any) -> Any:
+            return x * by
+
+    rows, x = torch.export.Dim("rows"), torch.rand(3, 2)
+    sizes = {"x": {0: rows}, "by": {0: rows}}
+    ours = weft.torch.from_module(Scaled(), x, {"by": x}, dynamic_shapes=sizes)
+    call = weft.jit(ours, dynamic={"x": {0: "B"}, "by": {0: "B"}})
+    for count in (3, 4, 7):
+        given = np.full((count, 2), 2, np.float32)
+        np.testing.assert_array_equal(call(given, by=given).numpy(), 4 * np.ones_like(given))
+    assert len(call.versions) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Any, Final
 
@@ -71,6 +72,16 @@ class Model(Module):
         return self.network.graph.outputs
 
     input_names, result_names = inputs, outputs
+
+    @property
+    def __signature__(self) -> Signature:
+        """Its inputs as parameters, where Python can say it: `jit` knows them by these names."""
+        if len(self.wanted) != len(self.network.graph.inputs):
+            raise AttributeError("an input has a default")
+        try:
+            return Signature([Parameter(n, Parameter.POSITIONAL_OR_KEYWORD) for n in self.inputs])
+        except ValueError as error:
+            raise AttributeError(str(error)) from None
 
     @property
     def wanted(self) -> list[Input]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import cache
+from inspect import Parameter, Signature
 from typing import Any, NoReturn, TypeVar
 
 import torch
@@ -105,6 +106,20 @@ class TorchModule(Part):
                     "share them"
                 )
         return super().with_state(found, strict=strict)
+
+    @property
+    def __signature__(self) -> Signature:
+        """Its arguments as it was exported, if none is nested: `jit` knows them by their names."""
+        args, named = (self.source.spec.in_spec.child(number) for number in range(2))
+        if args.num_leaves != args.num_children:
+            raise AttributeError("an argument is nested")
+        positional = self.source.names[: args.num_leaves]
+        return Signature(
+            [
+                *(Parameter(name, Parameter.POSITIONAL_ONLY) for name in positional),
+                *(Parameter(name, Parameter.KEYWORD_ONLY) for name in named.context or ()),
+            ]
+        )
 
     @property
     def input_names(self) -> tuple[str, ...]:

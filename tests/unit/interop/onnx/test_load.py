@@ -47,6 +47,20 @@ def test_inputs_may_have_any_name() -> None:
             assert call(**{name: X})["y"].shape == (2, 3)
 
 
+def test_open_axes_under_jit_are_named_by_input() -> None:
+    model = loaded(m.perceptron())
+    head = weft.jit(model, dynamic={"x": {0: "B"}})
+    for rows in (2, 3, 5):
+        np.testing.assert_allclose(
+            head(X[:1].repeat(rows, 0))["y"].numpy(), model(X[:1].repeat(rows, 0))["y"].numpy()
+        )
+    assert len(head.versions) == 1
+    with pytest.raises(weft.UserError, match=r"dynamic names 'z'; function takes x"):
+        weft.jit(model, dynamic={"z": {0: "B"}})
+    odd = loaded(m.model(m.graph([m.node("Relu", "a.1", "y")], [m.value("a.1")], [m.value("y")])))
+    assert weft.jit(odd)(X)["y"].shape == (2, 3)
+
+
 def test_a_path_and_data_beside_it_are_read(tmp_path: Path) -> None:
     onnx.save(
         m.perceptron(), str(tmp_path / "m.onnx"), save_as_external_data=True, size_threshold=0,

@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list what make can do
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(INSTALLED) ## make .venv and install Weft and its tools; again when pyproject.toml changes
+setup: $(INSTALLED) ## create .venv and install Weft and its tools; again when pyproject.toml changes
 
 # What a target needs is an extra of pyproject.toml: the tools for work on Weft take far more room
 # than Weft itself.
@@ -41,7 +41,7 @@ $(RUNNABLE): pyproject.toml
 	$(call install,plots)
 	@touch $@
 
-run: $(RUNNABLE) ## train a small GPT on the documentation: its curve, a sample, and where the time went
+run: $(RUNNABLE) ## train a small GPT on the documentation: loss curve, sample, profile
 	@$(BIN)/python -m examples.text_gpt
 
 test: setup ## the fast tests
@@ -53,29 +53,29 @@ example-c: setup ## build a model as a bundle, and run it from C and C++ with wa
 runtime-wheel: setup ## write the wheel weft-runtime, which runs bundles without the compiler, into dist/
 	@$(BIN)/python -m weft.bundles.wheel --out dist
 
-test-full: setup ## all tests and random programs, the long ones too: six hours of one core
+test-full: setup ## all tests and random programs, also the long ones: six hours on one core
 	@$(PYTEST)
 	@$(MAKE) --no-print-directory test-random
 	@$(MAKE) --no-print-directory test-plans
 
-test-random: setup ## 100,000 random programs on the cpu backend: SHARD=I/N; goes on where it stopped
+test-random: setup ## 100,000 random programs on the cpu backend: SHARD=I/N; resumes where it stopped
 	@$(BIN)/python -m tests.random --shard $(SHARD) --resume build/random-$(subst /,-of-,$(SHARD)).jsonl
 
-test-plans: setup ## 20,000 random programs with stages, in random plans, compiled and played row by row: FIRST=SEED TARGET=cpu, or cuda for the GPU
+test-plans: setup ## 20,000 random programs with stages, in random plans, compiled and interpreted row by row: FIRST=SEED TARGET=cpu, or cuda for the GPU
 	@$(BIN)/python -m tests.random.stages --first $(FIRST) --target $(TARGET)
 
-test-torch: setup ## compare with PyTorch, which this installs into .venv
+test-torch: setup ## comparisons with PyTorch, which is installed into .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	@$(PYTEST) tests/torch
 
-test-mpi: setup ## two real ranks through MPI, which this installs into .venv
+test-mpi: setup ## two real ranks through MPI, which is installed into .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[mpi]"
 	@$(BIN)/python -m pytest -n 0 tests/mpi
 
-test-browser: setup ## the explorer's page in Chromium, where it is installed with its driver: PICTURES=DIR
+test-browser: setup ## the explorer's page in Chromium, if it is installed with its driver: PICTURES=DIR
 	@WEFT_BROWSER=1 PICTURES="$(PICTURES)" $(BIN)/python -m pytest -n 0 tests/browser
 
-test-array-api: setup ## the array API's own suite: SUITE=DIR, a copy of it with its submodule; EXAMPLES=100 BACKEND=reference
+test-array-api: setup ## the test suite of the array API: SUITE=DIR, a copy of it with its submodule; EXAMPLES=100 BACKEND=reference
 	@test -d "$(SUITE)/array_api_tests" -a -d "$(SUITE)/array-api/src" \
 		|| { echo "SUITE=DIR must be a copy of data-apis/array-api-tests with its submodule" >&2; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r "$(SUITE)/requirements.txt"
@@ -88,23 +88,23 @@ test-tinygrad: setup ## tinygrad's test_ops.py on Weft: SUITE=DIR, a copy of its
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	@WEFT_BACKEND=$(BACKEND) $(BIN)/python -m tests.scores.tinygrad_suite "$(SUITE)"
 
-test-opinfo: setup ## torch's OpInfo: how many of its ops Weft has, and gives torch's values for; BACKEND=reference
+test-opinfo: setup ## torch's OpInfo: how many of its ops Weft has, and how many agree with torch; BACKEND=reference
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	@WEFT_BACKEND=$(BACKEND) $(BIN)/python -m tests.scores.opinfo_suite
 
-test-onnx: setup ## ONNX's own suite: how many of its 2,033 cases are right; BACKEND=reference
+test-onnx: setup ## the test suite of ONNX: how many of its 2,033 cases are right; BACKEND=reference
 	@$(BIN)/python -m tests.scores.onnx_suite --backend $(BACKEND)
 
-sanitize: setup ## compute-sanitizer over a program for every GPU template; needs an SM90 GPU and CUDA's tools
+sanitize: setup ## compute-sanitizer on a program for every GPU template; needs an SM90 GPU and CUDA's tools
 	@$(BIN)/python -m tests.device.sanitize
 
-check: lint types imports test ## everything that must hold before a commit
+check: lint types imports test ## everything that must pass before a commit
 
 # What most changes break first, of every room; what compiles or starts processes is for `make test`.
 FAST := $(addprefix tests/,arch compat reject text) \
 	$(addprefix tests/unit/,coarse indexbook memory plan poly poly_view ptir/passes tiny)
 
-check-fast: lint types imports ## for the inner loop: style, types, imports, and the 2,000 tests that compile least
+check-fast: lint types imports ## for quick feedback: style, types, imports, and 2,000 tests that compile little
 	@$(PYTEST) -m 'not slow' $(FAST)
 
 lint: setup ## style, by ruff
@@ -114,7 +114,7 @@ lint: setup ## style, by ruff
 types: setup ## types, by mypy
 	@$(BIN)/mypy
 
-imports: setup ## who may import whom, by import-linter
+imports: setup ## import rules, by import-linter
 	@$(BIN)/lint-imports
 
 format: setup ## format the code and fix what ruff can fix
@@ -130,9 +130,9 @@ docs: setup ## write the generated pages again: api, ops, functional, gradients,
 	@$(BIN)/python docs/generate_walkthrough.py
 	@$(BIN)/python -m docs.draw_curve
 
-bench: setup ## the reference backend against plain NumPy on a GPT-2 forward pass
+bench: setup ## compare the reference backend with plain NumPy on a GPT-2 forward pass
 	@$(BIN)/python benchmarks/reference_gpt2.py
 
-clean: ## remove caches and build outputs; .venv stays
+clean: ## remove caches and build outputs, but not .venv
 	@rm -rf build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find src tests examples benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -108,7 +108,7 @@ def learn(
     optimiser = optim.AdamW(optim.warmup(optim.cosine(rate, steps), 20), weight_decay=0.05)
     run = Run(model, optimiser.init(model), folder)
     if not fresh and run.resume():
-        Console().print(f"going on from step {run.step}")
+        Console().print(f"resuming from step {run.step}")
     with data.prefetch(digits.batches(batch, run.step)) as batches:
         finished = train(run, make_step(optimiser, loss_of), batches, steps)
     return run, digits, finished
@@ -128,7 +128,7 @@ def main(
     parser.add_argument("--steps", type=step_count, default=steps)
     parser.add_argument("--backend", default=weft.default_backend())
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / name)
-    parser.add_argument("--fresh", action="store_true", help="forget the last checkpoint")
+    parser.add_argument("--fresh", action="store_true", help="ignore the last checkpoint")
     options = parser.parse_args()
     weft.set_default_backend(options.backend)
     console = Console()
@@ -140,4 +140,4 @@ def main(
     show_curve(run, f"{name} on handwritten digits", console)
     console.print(f"{run.step} steps in {run.seconds:.0f} s: {shown(run.model, digits)}")
     if not finished:
-        console.print("interrupted; run it again to go on")
+        console.print("interrupted; run it again to resume")

@@ -234,7 +234,7 @@ def main() -> None:
     console = Console()
     if options.weights is None:
         model = GPT2(SIZES[options.size])
-        console.print("random weights: what is written means nothing")
+        console.print("random weights: the generated text has no meaning")
     else:
         model = published_model(options.weights)
     console.print(f"{model}, backend {options.backend}")

@@ -293,7 +293,7 @@ def main() -> None:
                 print(f"serving {server.bundle.name} at {url}; Ctrl-C stops it", flush=True)
                 running.join()
             except KeyboardInterrupt:
-                print("answering what is there, and ending")
+                print("answering the remaining requests, then stopping")
         server.stop()
 
 

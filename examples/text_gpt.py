@@ -117,7 +117,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop after this time")
     parser.add_argument("--backend", default=weft.default_backend())
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "text_gpt")
-    parser.add_argument("--fresh", action="store_true", help="forget the last checkpoint")
+    parser.add_argument("--fresh", action="store_true", help="ignore the last checkpoint")
     options = parser.parse_args()
     weft.set_default_backend(options.backend)
     console = Console()
@@ -129,7 +129,7 @@ def main() -> None:
     notes = {"words": json.dumps(text.words)}
     run = Run(model, optimiser.init(model), options.folder, notes=notes)
     if not options.fresh and run.resume():
-        console.print(f"going on from step {run.step}")
+        console.print(f"resuming from step {run.step}")
     console.print(f"{model} on {len(text.numbers):,} words, backend {options.backend}")
     step, batches = make_step(optimiser), text.batches(sizes.batch, sizes.context, run.step)
     started, last = time.perf_counter(), (run.step // options.steps + 1) * options.steps
@@ -137,7 +137,7 @@ def main() -> None:
     console.print(f"{run.step} steps in {time.perf_counter() - started:.0f} s; {step.explain()}")
     show_curve(run, "a small GPT on Weft's documentation", console)
     if not finished:
-        console.print("interrupted; run it again to go on")
+        console.print("interrupted; run it again to resume")
         return
     console.rule("a sample")
     console.print(sample(run.model, text, sizes.context, 100), markup=False, highlight=False)

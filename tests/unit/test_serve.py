@@ -102,7 +102,7 @@ def test_one_in_the_background_ends_when_it_is_told(bundle: Any) -> None:
             rest, _ = server.communicate(timeout=60)
         finally:
             server.kill()
-    assert (server.returncode, rest) == (0, "answering what is there, and ending\n")
+    assert (server.returncode, rest) == (0, "answering the remaining requests, then stopping\n")
 
 
 def test_a_bundle_without_batches_is_told(tmp_path: Path) -> None:

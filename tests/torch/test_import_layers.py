@@ -76,6 +76,16 @@ def test_scales_beside_sizes() -> None:
         agrees(Lambda(call), x)
 
 
+@pytest.mark.parametrize("align", [False, True])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_antialiased_images(mode: str, align: bool) -> None:
+    """Smaller along one axis, larger along the other; by sizes and by scales."""
+    x = torch.randn(2, 3, 11, 6)
+    setting = {"mode": mode, "antialias": True, "align_corners": align}
+    agrees(Lambda(lambda x: T.interpolate(x, (4, 9), **setting)), x)
+    agrees(Lambda(lambda x: T.interpolate(x, scale_factor=(0.3, 1.7), **setting)), x)
+
+
 class Chosen(Module):  # type: ignore[misc]
     """One of two branches, and a loop whose condition is computed."""
 
@@ -164,6 +174,9 @@ COMPILED: dict[str, Callable[[], Any]] = {
     "distances": lambda: Lambda(lambda x: torch.cdist(x[0], x[1])),
     "distances of elements": lambda: Lambda(lambda x: torch.cdist(x[0], x[0], p=1.0)),
     "distances of rows": lambda: Lambda(lambda x: T.pdist(x[0])),
+    "antialiased images": lambda: Lambda(
+        lambda x: T.interpolate(x[None], (2, 9), mode="bilinear", antialias=True)
+    ),
     "running products": lambda: Lambda(lambda x: x.cumprod(1)),
 }
 

@@ -143,7 +143,7 @@ def _blend_four(s: Session, x: Handle, axis: int, coordinates: Any, old: int) ->
     low = np.floor(coordinates)
     total = None
     for offset in (-1, 0, 1, 2):
-        weight = _cubic(np.abs(coordinates - low - offset)).astype(x.dtype.numpy)
+        weight = cubic_kernel(np.abs(coordinates - low - offset), _BEND).astype(x.dtype.numpy)
         neighbour = _pick_places(s, x, axis, np.clip(low + offset, 0, old - 1))
         aligned = [1] * x.rank
         aligned[axis] = len(weight)
@@ -153,11 +153,12 @@ def _blend_four(s: Session, x: Handle, axis: int, coordinates: Any, old: int) ->
     return total
 
 
-def _cubic(distance: Any) -> Any:
-    """The kernel of cubic convolution: two cubics that meet at distance 1 and end at 2."""
-    near = ((_BEND + 2) * distance - (_BEND + 3)) * distance * distance + 1
-    far = _BEND * (((distance - 5) * distance + 8) * distance - 4)
-    return np.where(distance <= 1, near, far)
+def cubic_kernel(distance: Any, bend: float) -> Any:
+    """The kernel of cubic convolution: two cubics that meet at distance 1, with the slope `bend`,
+    and end at 2."""
+    near = ((bend + 2) * distance - (bend + 3)) * distance * distance + 1
+    far = bend * (((distance - 5) * distance + 8) * distance - 4)
+    return np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))
 
 
 @functional

@@ -13,6 +13,7 @@ from weft.foundation.errors import SpecViolation
 from weft.foundation.limits import check_bytes, current
 from weft.interop.onnx.table import Call, rule
 from weft.interop.onnx.values import Array, Value, axis_in, value_as_tensor, wf
+from weft.ops.functional.resampling import cubic_kernel
 from weft.ops.tensor import Tensor
 
 _MODES = ("nearest", "linear", "cubic")
@@ -157,15 +158,9 @@ def _taps(call: Call, mode: str, at: Array, size: int, scale: float) -> tuple[Ar
     if mode == "linear":
         weights = np.maximum(1 - apart, 0)
     else:
-        weights = _cubic(apart, float(call.attr("cubic_coeff_a", -0.75)))
+        weights = cubic_kernel(apart, float(call.attr("cubic_coeff_a", -0.75)))
     inside = (places >= 0) & (places < size)
     if call.attr("exclude_outside", 0) or narrow < 1:
         weights = np.where(inside, weights, 0) if call.attr("exclude_outside", 0) else weights
         weights = weights / weights.sum(0, keepdims=True)
     return np.clip(places, 0, size - 1), weights
-
-
-def _cubic(x: Array, a: float) -> Array:
-    near = (a + 2) * x**3 - (a + 3) * x**2 + 1
-    far = a * x**3 - 5 * a * x**2 + 8 * a * x - 4 * a
-    return np.where(x <= 1, near, np.where(x < 2, far, 0.0))

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.foundation.dtypes import F32
 from weft.foundation.errors import Unimplemented
 from weft.interop.sampling import grid_sampled
+from weft.interop.torch.rules.casts import cast
 from weft.interop.torch.rules.table import F, Rule, rule, rules, w
+from weft.ops.functional.checks import ensure_known
+from weft.ops.functional.resampling import cubic_kernel
+
+Array = NDArray[Any]
 
 
 def _resize_images(mode: str) -> Rule:
@@ -43,6 +54,48 @@ for _theirs, _mode in (
     ("upsample_trilinear3d", "trilinear"), ("upsample_bicubic2d", "bicubic"),
 ):  # fmt: skip
     _made = _resize_images(_mode)
+    rules("aten.", **{_theirs: _made, f"{_theirs}_backward": _resampling_gradient(_made)})
+
+
+def _smooth_images(reach: float, kernel: Callable[[Array], Array]) -> Rule:
+    """Images in another size, where a new element is a mean of all that lie under a kernel: it is
+    as wide as `reach` old elements on each side, or new ones where they are wider."""
+
+    def call(x: Any, size: Any, align_corners: bool, rows: Any = None, columns: Any = None) -> Any:
+        if not x.dtype.is_float:
+            raise Unimplemented("antialiased images", f"elements of {x.dtype}; convert to floats")
+        wide = cast(x, F32) if x.dtype.bits < 32 else x
+        for axis, new, scale in ((-1, size[1], columns), (-2, size[0], rows)):
+            old = ensure_known("x", x.shape[axis])
+            step = 1 / scale if scale else old / new
+            if align_corners:
+                step = (old - 1) / (new - 1) if new > 1 else 0.0
+            shares = w.asarray(_shares(old, new, step).astype(wide.dtype.numpy))
+            wide = wide @ shares.mT if axis == -1 else shares @ wide
+        return cast(wide, x.dtype)
+
+    def _shares(old: int, new: int, step: float) -> Array:
+        """For every new element, the share that each old one has in it."""
+        width = max(step, 1.0)
+        middles = step * (np.arange(new)[:, None] + 0.5)
+        places = np.arange(old)
+        first = np.maximum(np.trunc(middles - reach * width + 0.5), 0)
+        last = np.minimum(np.trunc(middles + reach * width + 0.5), old)
+        shares = kernel(np.abs(places - middles + 0.5) / width)
+        shares = np.where((places >= first) & (places < last), shares, 0.0)
+        return np.asarray(shares / shares.sum(1, keepdims=True))
+
+    return call
+
+
+def _tent(distance: Array) -> Array:
+    return np.asarray(np.clip(1 - distance, 0, None))
+
+
+for _theirs, _made in (
+    ("_upsample_bilinear2d_aa", _smooth_images(1.0, _tent)),
+    ("_upsample_bicubic2d_aa", _smooth_images(2.0, partial(cubic_kernel, bend=-0.5))),
+):
     rules("aten.", **{_theirs: _made, f"{_theirs}_backward": _resampling_gradient(_made)})
 
 

@@ -62,10 +62,12 @@ def _fold_splat(match: Match) -> Replacement | None:
         return None
     if output.rank == 0 or not match.operands:
         return None
-    values = [match.splat(operand) for operand in match.operands]
-    known = [value for value in values if value is not None]
-    if len(known) < len(values):
-        return None
+    known = []
+    for operand in match.operands:
+        value = match.splat(operand)
+        if value is None:
+            return None
+        known.append(value)
     # Elementwise, so one element says what all of them are; the result stays a repeated number.
     result = _evaluate_op(op, output.with_shape(()), known)
     return None if result is None else New(BroadcastTo(output.shape), (from_array(result),))
@@ -75,14 +77,15 @@ def _fold_constants(match: Match, max_elements: int) -> Replacement | None:
     op, output = match.op, match.output
     if not (match.operands and _foldable(op) and isinstance(output, TensorType)):
         return None
-    if not output.is_static or output.size > max_elements:
-        return None
+    # Most instructions have an operand that is no constant: that is seen before sizes are.
     known = []
     for operand in match.operands:
         array = _constant_elements(match, operand, max_elements)
         if array is None:
             return None
         known.append(array)
+    if not output.is_static or output.size > max_elements:
+        return None
     result = _evaluate_op(op, output, known)
     return None if result is None else constant(result)
 

@@ -25,12 +25,15 @@ class Pass:
 
     name: str
     run: Transform = field(repr=False)
+    done_after: frozenset[str] = frozenset()
+    """Passes that leave it nothing to do where it ran before them."""
 
 
 PASSES: tuple[Pass, ...] = (
     Pass("canonicalise", canonicalise),
     Pass("fold", fold),
-    Pass("cse", cse),
+    # Once every instruction has a form of its own, it has after others are gone.
+    Pass("cse", cse, frozenset({"cse", "dce"})),
     Pass("dce", dce),
 )
 MAX_ROUNDS = 8
@@ -48,10 +51,18 @@ def optimise(program: Program, log: PassLog | None = None) -> Program:
     # Numbered here, in the order of the program as it was given: instructions that go or move take
     # no numbers from others.
     current = assign_streams(program)
+    done = set[Pass]()
     for _ in range(MAX_ROUNDS):
         before = current
         for step in PASSES:
-            current = step.run(current, kept_log)
+            if step in done:
+                continue
+            after = step.run(current, kept_log)
+            if after is not current:
+                done = {other for other in done if step.name in other.done_after}
+            if step.name in step.done_after:
+                done.add(step)
+            current = after
         # A pass that changes nothing returns the object that it was given.
         if current is before:
             break

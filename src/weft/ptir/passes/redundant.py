@@ -38,10 +38,10 @@ def _merge(editor: Editor, facts: Facts, log: PassLog) -> bool:
         if not facts.is_random(instruction.op):
             # The declared type is part of it: two instructions may give one dim two names.
             key = (instruction.op.same_key, instruction.operands, instruction.output)
-            earlier = Ref(first.setdefault(key, instruction.id))
-            if earlier.id != instruction.id and editor.may_forward(instruction, earlier):
+            earlier = first.setdefault(key, instruction.id)
+            if earlier != instruction.id and editor.may_forward(instruction, Ref(earlier)):
                 log.fire(CSE_RULE, editor.place(instruction))
-                editor.forward(instruction, earlier)
+                editor.forward(instruction, Ref(earlier))
                 continue
         editor.keep(instruction)
     return bool(editor.forwards)

@@ -122,3 +122,22 @@ def test_stop_gradient_is_not_removed() -> None:
 
 def test_optimise_is_part_of_the_face() -> None:
     assert weft.ptir.optimise is optimise
+
+
+def test_equal_instructions_are_not_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is gone makes no two instructions equal: the result is that of all passes in turn."""
+    ran: list[str] = []
+
+    def noted(step: Pass) -> Pass:
+        def run(program: Program, log: PassLog) -> Program:
+            ran.append(step.name)
+            return step.run(program, log)
+
+        return Pass(step.name, run, step.done_after)
+
+    programs = [random_program(seed, 40).program for seed in range(30)]
+    monkeypatch.setattr(pipeline, "PASSES", tuple(map(noted, PASSES)))
+    found = [dumps(optimise(program)) for program in programs]
+    assert len(programs) <= ran.count("cse") < ran.count("dce")
+    monkeypatch.setattr(pipeline, "PASSES", tuple(Pass(step.name, step.run) for step in PASSES))
+    assert [dumps(optimise(program)) for program in programs] == found

@@ -80,8 +80,11 @@ def _unit(
 ) -> Unit:
     """What the stages made of a body, with its machine code, of which some is known by its source;
     what there is to say is noted."""
+    module = compilation["region"]
+    # Before the machine code is waited for; that may move plans, and make other dialect kernels.
+    taken = gpu_kernels.estimated_seconds(module, compilation.target)
     cubins = _cubins(compilation, made.arch, known)
-    module, code = compilation["region"], compilation["gpu"]
+    code = compilation["gpu"]
     made.compiled += cubins.compiled
     made.reused += cubins.reused
     notes += gpu_kernels.resource_report(code, cubins)
@@ -90,7 +93,7 @@ def _unit(
         module,
         compilation["memory"],
         gpu_kernels.natives(code, module),
-        gpu_kernels.kernel_codes(code, module, cubins, compilation.target),
+        gpu_kernels.kernel_codes(code, module, cubins, taken),
         compilation["tiny"].constants,
         program,
         body,

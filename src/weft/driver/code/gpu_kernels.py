@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -262,17 +262,23 @@ def natives(code: GpuModule, module: Module) -> dict[str, Native]:
     return found
 
 
+def estimated_seconds(module: Module, target: Target) -> dict[str, float]:
+    """What each kernel of a module takes, by the estimate."""
+    return {k.name: kernel_seconds(k, module.tensors, target) for k in module.kernels}
+
+
 def kernel_codes(
-    code: GpuModule, module: Module, cubins: Cubins, target: Target
+    code: GpuModule, module: Module, cubins: Cubins, taken: Mapping[str, float]
 ) -> dict[str, KernelCode]:
-    """The machine code of every distinct kernel, with what the runtime wants to know of it."""
+    """The machine code of every distinct kernel, with what the runtime wants to know of it; kernels
+    take so many seconds."""
     launched = [k for k in module.kernels if k.name in code.launches]
     counts = Counter(code.launches[k.name].symbol for k in launched)
     seconds: defaultdict[str, float] = defaultdict(float)
     for k in launched:
         symbol = code.launches[k.name].symbol
         share = code.kernels[symbol].sets / counts[symbol]
-        seconds[symbol] += share * kernel_seconds(k, module.tensors, target)
+        seconds[symbol] += share * taken[k.name]
     checks = {
         code.launches[k.name].symbol: _checks(k)
         for k in module.kernels

@@ -245,7 +245,9 @@ def test_an_artifact_has_the_steps_in_order() -> None:
         region,
         compilation["memory"],
         gpu_kernels.natives(module, region),
-        gpu_kernels.kernel_codes(module, region, cubins, target_named("sm90")),
+        gpu_kernels.kernel_codes(
+            module, region, cubins, gpu_kernels.estimated_seconds(region, target_named("sm90"))
+        ),
         compilation["tiny"].constants,
     )
     artifact = build_artifact(unit, "sm_90a", host_call)

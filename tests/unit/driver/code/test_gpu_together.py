@@ -109,9 +109,9 @@ def test_state_that_is_donated_stays_in_place() -> None:
     assert kernel.sets == 3
     cubin = compile_cuda(made["cu"].sources[kernel.name], "sm_90a")
     assert not cubin.report.spilled_bytes
-    codes = gpu_kernels.kernel_codes(
-        code, module, gpu_kernels.Cubins("", {kernel.name: cubin}), made.target
-    )
+    cubins = gpu_kernels.Cubins("", {kernel.name: cubin})
+    taken = gpu_kernels.estimated_seconds(module, made.target)
+    codes = gpu_kernels.kernel_codes(code, module, cubins, taken)
     unit = Unit(module, memory, gpu_kernels.natives(code, module), codes, {})
     artifact = build_artifact(unit, "sm90", host_call)
     (step,) = artifact.steps

@@ -308,8 +308,12 @@ def _axes_read_unchanged(scop: Scop, reader: PolyBlock, access: Access) -> list[
     as axes; and, but for contractions, whose windows look alike, several axes as one, or a part."""
     held, found = scop.by_name.get(access.tensor), list[_Same]()
     shape = held.shape if held is not None else scop.inputs[access.tensor][1]
-    used = [axes_of(expr) for expr in access.map]
     sizes = {axis.name: axis.size for axis in reader.axes}
+    places_of = {a.name: n for n, expr in enumerate(access.map) if (a := expr.single_axis)}
+    if len(places_of) == len(access.map):
+        # As nearly all are read: each axis of the tensor is one of the reader.
+        return [_Same(frozenset({n}), (places_of[n],)) for n in sizes if n in places_of]
+    used = [axes_of(expr) for expr in access.map]
     for name in sizes:
         places = [n for n, names in enumerate(used) if name in names]
         whole = linear([access.map[n] for n in places], row_major(tuple(shape[n] for n in places)))

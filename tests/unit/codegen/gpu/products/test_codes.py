@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from benchmarks.gpu_products import products_lines
 from tests.support.cases import one_in
 from tests.support.example_inputs import inputs_for
 from tests.support.gpu_codes import CASES, Case, gated
@@ -45,6 +46,24 @@ def test_weights_are_made_in_the_one_kernel_and_agree(name: str) -> None:
     assert len(through_stages(program, "sm90")["gpu"].launches) == 1
     report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
     assert report.agrees, str(report)
+
+
+MEASURED = {
+    "w4a16 1x4096x4096": (8, 16, 1024),
+    "w4a16 1x28672x8192": (8, 32, 512),
+    "w4a16 16x28672x8192": (16, 32, 512),
+    "w8a16 1x14336x4096": (8, 16, 256),
+    "w8a16 16x14336x4096": (16, 32, 256),
+    "w8a16 64x14336x4096": (64, 32, 128),
+}
+"""The tiles that were fastest on an H200, of up to 22 each."""
+
+
+def test_the_fastest_tiles_are_chosen() -> None:
+    lines = {line.name: line for line in products_lines()}
+    for name, tile in MEASURED.items():
+        plans = through_stages(lines[name].program(), "sm90")["plan"].plans.values()
+        assert [plan.tile for plan in plans if isinstance(plan, MmaPlan)] == [tile], name
 
 
 def test_they_agree_on_sm80() -> None:

@@ -115,6 +115,11 @@ def rounds(pieces: int, units: int) -> float:
     slow, taken = units // _ONE_SLOW_OF, pieces // units
     while (units - slow) * taken + slow * (taken // 2) < pieces:
         taken += 1
+    if slow and 2 * pieces > units:
+        # Slow ones do not wait until the fast ones have something: one piece takes them two turns.
+        # Twelve pieces of 768x768x768 (bf16) on 16 processors took 271 us, 48 of them 210; over 22
+        # products in bf16, f32 and 8 bits those that follow this took 0.91 of the time.
+        taken = max(taken, 2)
     return (waves(pieces, units) + taken) / 2
 
 

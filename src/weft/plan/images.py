@@ -20,7 +20,7 @@ from typing import Final
 
 from weft.foundation.index_expr import Axis, Expr, axes_of, coefficient, linear
 from weft.foundation.records import dataclass
-from weft.plan.blocks import SCRATCH_BYTES, even_blocks
+from weft.plan.blocks import SCRATCH_BYTES, even_blocks, rounds
 from weft.plan.ir import MmaPlan
 from weft.region.ir import (
     AxisIndex,
@@ -38,7 +38,6 @@ from weft.region.ir import (
     operands,
     row_major,
 )
-from weft.target.roofline import waves
 from weft.target.target import Target
 
 IMAGE: Final = "image"
@@ -472,7 +471,7 @@ class _Work:
         products *= max(1.0, _BUSY / registers) * (1 + _LOAD * loads / registers)
         once = products + weights * self._weight(block) + pixels * self.pixel + sums * _SUM
         near = sum(scratch) * self.item <= NEAR_BYTES
-        return waves(pieces, self.units) * steps * once * (1.0 if near else _FAR)
+        return rounds(pieces, self.units) * steps * once * (1.0 if near else _FAR)
 
     def _weight(self, block: ImageBlock) -> float:
         """What packing a weight takes."""

@@ -92,6 +92,13 @@ def test_slow_threads_have_less_to_do(m: int, n: int, most: float) -> None:
     assert -(-count // units) * rows * columns * units <= 1.3 * m * n, "where all are as fast"
 
 
+@pytest.mark.parametrize("size", [512, 768])
+def test_slow_threads_do_not_hold_one_piece_while_fast_ones_wait(size: int) -> None:
+    """A piece for every other thread is one for a slow thread, too, which takes twice as long."""
+    block = block_sizes(Sizes(1, size, size), (256, 256), (32, 32), 16, 16)
+    assert pieces(Sizes(1, size, size), block) > 16
+
+
 def test_blocks_without_a_rest_are_taken_where_they_are_not_much_smaller() -> None:
     assert without_rest(1000, 256, 8) == 200
     assert without_rest(1024, 256, 8) == 256

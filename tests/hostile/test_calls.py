@@ -125,7 +125,7 @@ def test_a_session_says_what_it_wants() -> None:
         list(h)
     with pytest.raises(weft.UserError, match="not a tuple; parts of a tensor"):
         h[0]
-    with pytest.raises(weft.UserError, match=r"no handle beside the number 1\.0"):
+    with pytest.raises(weft.UserError, match=r"the number 1\.0 has no dtype"):
         s.emit("add", 1.0, 2.0)
     with pytest.raises(weft.SpecViolation, match="axes 5 is out of range") as caught:
         h.reduce_mean([5])

@@ -4,12 +4,13 @@ SM.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Final
 
 from weft.codegen.gpu.body.accept import refuse
 from weft.codegen.gpu.ir.formats import held_bytes
-from weft.foundation.dtypes import DType
+from weft.foundation.dtypes import SI64, UI64, DType
 from weft.foundation.errors import Finding
 from weft.foundation.records import dataclass
 from weft.plan.ir import MmaPlan
@@ -45,6 +46,12 @@ class LaneRegisters:
         return (rows // warp_rows) * (columns // warp_columns) * 32
 
     @property
+    def _sums(self) -> int:
+        """Registers of sums."""
+        rows, columns = self.plan.warp_tile
+        return rows * columns // math.prod(LANE_GRID) * _words_of_dtype(self.sums)
+
+    @property
     def needed(self) -> int:
         """The sums, the factors of one k and of the next, and the elements of a slice that are on
         their way to shared memory: wide ones twice, since the compiler loads the next before it
@@ -52,7 +59,7 @@ class LaneRegisters:
         rows, columns = (
             warp // lanes for warp, lanes in zip(self.plan.warp_tile, LANE_GRID, strict=True)
         )
-        total = _BESIDE + rows * columns * _words_of_dtype(self.sums)
+        total = _BESIDE + self._sums
         total += _EPILOGUE if self.has_epilogue else 0
         for own, coming, dtype in zip(
             (rows, columns), self._elements_to_fetch, self.factors, strict=True
@@ -80,7 +87,12 @@ class LaneRegisters:
         given = registers_given(target.limits, RESIDENT * self.threads)
         if min(self.plan.tile[:2]) <= FEW[-1] and self.with_places <= given:
             return RESIDENT
-        return 2 if self.needed <= registers_given(target.limits, 2 * self.threads) else 1
+        needed = self.needed
+        if self.sums in (SI64, UI64):
+            # A product of 64-bit integers is three of 32 bits. Told to do with 128 registers, the
+            # compiler for SM80 keeps so many of them apart that it spills; left alone it takes 79.
+            needed += 2 * self._sums
+        return 2 if needed <= registers_given(target.limits, 2 * self.threads) else 1
 
     def refusals(self, target: Target) -> Iterator[Finding]:
         """Registers that a lane does not have: they would be moved to memory and back."""

@@ -149,11 +149,12 @@ def shortened(text: str, most: int = MOST_LINES) -> str:
 
 def inner_loop(text: str) -> str:
     """The first loop of a listing with no other in it: a block that ends with a jump to its own
-    label, or in LLVM IR to the block before it, which counts."""
+    label."""
     blocks = re.split(r"^(?=[.\w]+:)", text, flags=re.MULTILINE)
-    labels = [re.escape(block.partition(":")[0]) for block in blocks]
-    for before, label, block in zip(["", *labels], labels, blocks, strict=False):
-        back = re.search(rf"^\s+(b\.\w+\s+{label}|br label %{before})$", block, re.MULTILINE)
+    for block in blocks:
+        label = re.escape(block.partition(":")[0])
+        jump = rf"^\s+(b\.\w+\s+{label}|br i1 %\w+, label %{label}, label %\w+)$"
+        back = re.search(jump, block, re.MULTILINE)
         if back is not None:
             return block[: back.end()].expandtabs(8)
     raise LookupError("no block of the listing is a loop")

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import weft
-import weft.torch
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
+torch = pytest.importorskip("torch", reason="torch is not installed: make test-torch installs it")
 from torch._higher_order_ops.while_loop import while_loop  # noqa: E402
+
+import weft.torch  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore::{kind}")

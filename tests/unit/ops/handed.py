@@ -13,7 +13,7 @@ import weft
 from weft import nn
 from weft.ops.pytree import Structure, flatten
 
-DONATED = r"this tensor was donated at (test_handing\w*|handed)\.py:\d+"
+DONATED = r"this tensor was donated at (test_(handing|donated)\w*|handed)\.py:\d+"
 
 
 def structure_of(value: Any) -> Structure:

@@ -27,3 +27,8 @@ def test_a_run_ends_in_time() -> None:
 def test_choices_are_drawn(target: str) -> None:
     """Some choices have stages that the compiler would not have made."""
     assert any(check(seed, target) for seed in (161, 162, 163))
+
+
+def test_what_rows_a_piece_stores_is_proved_where_there_are_many_loops() -> None:
+    """The proof takes some 100,000 isl operations."""
+    assert check(991185)

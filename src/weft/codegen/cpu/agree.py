@@ -42,7 +42,7 @@ def agree(
     )
     if not found and kernel.opaque is None:
         found = list(_terms(read, made)) if read.body != made.body else []
-        faults = () if plan is None else ring_faults(read, kernel, plan)
+        faults = [] if plan is None else _ring_faults(read, kernel, plan)
         found += [_routine_finding(read, "RoutineDomain", why) for why in faults]
         found += [
             f for output in kernel.outputs for f in _output_findings(read, kernel, output, refs)
@@ -53,6 +53,13 @@ def agree(
     if found:
         raise SpecViolation.of(found)
     return _check_reads(read, made, kernel) if kernel.opaque is None else ""
+
+
+def _ring_faults(read: ir.Routine, kernel: Kernel, plan: Plan) -> list[str]:
+    try:
+        return list(ring_faults(read, kernel, plan))
+    except IslBudget as error:
+        return [str(error)]
 
 
 def _check_reads(read: ir.Routine, made: ir.Routine, kernel: Kernel) -> str:

@@ -103,23 +103,26 @@ def executed(loops: tuple[ir.For, ...]) -> Domain:
 
 
 def ring_faults(routine: ir.Routine, kernel: Kernel, plan: Plan) -> Iterator[str]:
-    """What is wrong with how stages hand on their rows, a sentence each."""
+    """What is wrong with how stages hand on their rows, a sentence each; raises `IslBudget` where
+    that takes too long to say."""
     if not isinstance(plan, StagedPlan):
         return
     first, tiles = len(buffers(kernel)), tiles_of(kernel, plan)
     for number, held in enumerate(held_by(kernel, plan)):
         found = _Local(held, 1 if tiles is None else tiles.count)
         for nest in routine.body:
-            try:
-                yield from found.faults((nest,), first + number)
-            except IslBudget as error:
-                yield str(error)
+            yield from found.faults((nest,), first + number)
 
 
-def prove_rings(routine: ir.Routine, kernel: Kernel, plan: Plan) -> None:
-    """Raises an `InternalError` where stages do not hand on what is read of them."""
-    for fault in ring_faults(routine, kernel, plan):
-        raise InternalError(f"the stages of {kernel.name} do not hand on their rows: {fault}")
+def prove_rings(routine: ir.Routine, kernel: Kernel, plan: Plan) -> list[Finding]:
+    """Raises an `InternalError` where stages do not hand on what is read of them; the answer is
+    what could not be proved in time."""
+    try:
+        for fault in ring_faults(routine, kernel, plan):
+            raise InternalError(f"the stages of {kernel.name} do not hand on their rows: {fault}")
+    except IslBudget as error:
+        return [error.finding]
+    return []
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def lower_module(
         if symbol not in code.routines:
             routine = lower(kernel, module.tensors, refs, plan, symbol)
             code.findings += prove(routine, kernel)
-            prove_rings(routine, kernel, plan)
+            code.findings += prove_rings(routine, kernel, plan)
             code.routines[symbol] = routine
     return code
 

@@ -16,8 +16,13 @@ from tests.random.stages import check
 from tests.support.cases import one_in
 from tests.support.staged_programs import image, twice
 from weft.driver.compile import Executable
+from weft.driver.pipeline import run_pipeline
+from weft.driver.signature import make_signature
+from weft.driver.stages.compilation import Compilation
 from weft.foundation.errors import SpecViolation
+from weft.poly import sets
 from weft.ptir import Program
+from weft.target.known import target_named
 
 pytestmark = pytest.mark.usefixtures("small_machine")
 
@@ -185,3 +190,11 @@ def test_bad_edits_of_stages_are_refused(
 ) -> None:
     with pytest.raises(SpecViolation, match=why):
         recompiled(program, edited(compiled.stages["cpu"], old, new))
+
+
+def test_a_proof_that_takes_too_long_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler's own loops are not refused because nobody had the time to look."""
+    monkeypatch.setitem(sets.BUDGETS, "uncovered", 1)
+    made = weft.jit(twice).program(weft.tensor(image(61, 83)))
+    found = run_pipeline(Compilation(made, target_named("cpu"), make_signature(made)))
+    assert "uncovered takes more than 1 isl operations" in str(found["cpu"].findings[0])

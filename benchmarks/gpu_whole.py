@@ -40,13 +40,32 @@ def _argsort(rows: int, length: int, dtype: str) -> Line:
     )  # fmt: skip
 
 
-def _scatter_of(dtype: str) -> Line:
-    """Floats are added in an order that the updates decide, integers as they come."""
-    flat = Tensor((MILLION,), dtype, below=0 if dtype == "f32" else MILLION)
-    places = Tensor((MILLION,), "si64", below=MILLION)
-    return _line(
-        f"scatter {MILLION} of {MILLION}", (flat, places, flat), _scatter,
-        lambda t, x, i, u: x.index_add(0, i, u), dtype,
+def _in_order(torch: Any, x: Any, places: Any, updates: Any) -> Any:
+    """What gives the same bits in every run."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        return x.index_add(0, places, updates)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def _scatter_of(
+    dtype: str,
+    rows: int = MILLION,
+    updates: int = MILLION,
+    index: str = "si64",
+    below: int = 0,
+) -> Line:
+    """Floats are added in an order that the places decide, integers as they come."""
+    is_float = dtype in ("f32", "bf16")
+    x, added = (Tensor((n,), dtype, below=0 if is_float else MILLION) for n in (rows, updates))
+    places = Tensor((updates,), index, below=below or rows)
+    name = f"scatter {updates} of {rows}"
+    name += ", 32-bit places" if index == "si32" else ""
+    name += f", the first {below}" if below else ""
+    return Line(
+        "whole", name, dtype, (x, places, added), _scatter,
+        lambda t, x, i, u: x.index_add(0, i, u), {"in order": _in_order} if is_float else {},
     )  # fmt: skip
 
 
@@ -62,7 +81,11 @@ def whole_lines() -> Iterator[Line]:
         f"top 64 of {MILLION}", (Tensor((1, MILLION), "f32"),),
         lambda b, x: b.top_k(x, k=64)[0], lambda t, x: t.topk(x, 64).values,
     )  # fmt: skip
-    yield from map(_scatter_of, ("f32", "si32", "si64"))
+    yield from map(_scatter_of, ("f32", "bf16", "si32", "si64"))
+    yield _scatter_of("f32", index="si32")
+    yield _scatter_of("f32", below=SEGMENTS)
+    for rows, count in ((MILLION - 3, 0), (50257, 0), (MILLION >> 3,) * 2, (MILLION << 2,) * 2):
+        yield _scatter_of("f32", rows, count or MILLION)
     flat = Tensor((MILLION,), "f32")
     for name, below in (("", SEGMENTS), (", all in one", 1)):
         yield _line(

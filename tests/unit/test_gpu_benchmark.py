@@ -168,10 +168,11 @@ def test_a_shape_that_the_list_names_twice_is_one_line() -> None:
 
 def test_scatters_are_measured_in_order_and_in_any_order() -> None:
     options = argparse.Namespace(family="whole", lines="scatter 1048576")
-    found = gpu.wanted_lines(options)
-    names = [f"whole/scatter 1048576 of 1048576/{dtype}" for dtype in ("f32", "si32", "si64")]
-    assert [one.key for one in found] == names
-    assert [_combines(one) for one in found] == [False, True, True]
+    found = {one.key: one for one in gpu.wanted_lines(options)}
+    dtypes = ("f32", "bf16", "si32", "si64")
+    lines = [found[f"whole/scatter 1048576 of 1048576/{dtype}"] for dtype in dtypes]
+    assert [_combines(one) for one in lines] == [False, False, True, True]
+    assert [list(one.library) for one in lines] == [["in order"], ["in order"], [], []]
 
 
 def _combines(found: Line) -> bool:

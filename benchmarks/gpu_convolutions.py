@@ -223,6 +223,26 @@ def conv_lines() -> Iterator[Line]:
         yield FURTHER[text].line()
 
 
+FEW_CHANNELS: Final = (
+    Shape(128, (224, 224), 3, 64, 7, 2),
+    Shape(32, (224, 224), 3, 64, 7, 2, first=True),
+    Shape(32, (224, 224), 3, 64, 3),
+    Shape(32, (224, 224), 3, 32, 3, 2),
+    Shape(4, (512, 512), 3, 128, 3),
+    Shape(32, (224, 224), 3, 64, 11, 4),
+    Shape(8, (64, 64), 4, 320, 3),
+    Shape(64, (112, 112), 2, 32, 5),
+    Shape(32, (256, 256), 6, 48, 5),
+    Shape(2, (32, 112, 112), 3, 64, 7, 2),
+)
+"""First layers of networks."""
+
+
+def few_channel_lines() -> Iterator[Line]:
+    for shape in FEW_CHANNELS:
+        yield shape.line("few_channels")
+
+
 DEPTHWISE: Final = (
     Shape(64, (14, 14), 384, 384, 7, groups=384),
     Shape(64, (56, 56), 96, 96, 7, groups=96),

@@ -19,6 +19,7 @@ from benchmarks.gpu_convolutions import (
     conv_epilogue_lines,
     conv_lines,
     depthwise_lines,
+    few_channel_lines,
     group_lines,
 )
 from benchmarks.gpu_decode import decode_lines
@@ -408,6 +409,7 @@ FAMILIES: Final[Mapping[str, Callable[[], Iterator[Line]]]] = {
     "conv": conv_lines,
     "conv_epilogue": conv_epilogue_lines,
     "depthwise": depthwise_lines,
+    "few_channels": few_channel_lines,
     "groups": group_lines,
     "products": products_lines,
     "rows_backward": rows_backward_lines,

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from tests.support.example_inputs import inputs_for
 from tests.support.gpu_attention import CASES as ATTENTIONS
 from tests.support.gpu_attention import FEW, GRADIENTS
 from tests.support.gpu_codes import CASES as CODES
-from tests.support.gpu_convolutions import CASES, GROUPED
+from tests.support.gpu_convolutions import CASES, COPIED, GROUPED
 from tests.support.gpu_planes import Case as Pooled
 from tests.support.norms import norm_back
 from weft.driver.pipeline import run_pipeline
@@ -146,7 +146,12 @@ def rows_of_groups() -> Program:
     return b.build(b.emit("weft.grouped_matmul", x, w, offsets))
 
 
-PROGRAMS: Final[dict[str, tuple[Callable[[], Program], str, dict[str, int]]]] = {
+SLABS: Final = [
+    {"tensor": "A", "where": "image", "at": "k.i", "pingpong": True},
+    {"tensor": "B", "where": "smem", "at": "k.i", "pingpong": True},
+]
+"""Windows are read from slabs of their image, filters as they are otherwise."""
+PROGRAMS: Final[dict[str, tuple[Callable[[], Program], str, dict[str, Any]]]] = {
     "map": (elementwise, "sm90", {}),
     "transposed": (transpose, "sm90", {}),
     "transposed, in runs": (filters_turned, "sm90", {}),
@@ -177,6 +182,8 @@ PROGRAMS: Final[dict[str, tuple[Callable[[], Program], str, dict[str, int]]]] = 
     "pool of planes": (Pooled((2, 64, 16, 72), (64, 64, 3, 3)).program, "sm90", {}),
     "windows of an image": (CASES["stride 2"].program, "sm90", {}),
     "windows of an image by warps": (CASES["stride 2"].program, "sm80", {}),
+    "shared channels": (COPIED["three channels"].program, "sm90", {}),
+    "slabs": (COPIED["three channels"].program, "sm90", {"cache": SLABS}),
     "groups of 8 channels": (GROUPED["8 channels, f16, stride 2"].program, "sm90", {}),
     "groups of 6 channels": (GROUPED["6 channels"].program, "sm90", {}),
     "rows of groups": (rows_of_groups, "sm90", {}),
@@ -203,7 +210,7 @@ PROGRAMS: Final[dict[str, tuple[Callable[[], Program], str, dict[str, int]]]] = 
 """A program each, its target, and what of the plan of its last kernel is changed."""
 
 
-def overrides(program: Program, target: str, changes: dict[str, int]) -> dict[str, str]:
+def overrides(program: Program, target: str, changes: dict[str, Any]) -> dict[str, str]:
     """The planner's plans with changes to the last one."""
     if not changes:
         return {}

@@ -61,18 +61,23 @@ def has_slabs(plan: MmaPlan) -> bool:
 
 
 def slab_rows(kernel: Kernel, problem: Problem) -> int | None:
-    """Elements of the image that windows of a patch reach; None where an operand is not windows at
-    every place of two axes."""
+    """Elements of the image that windows of a patch reach; None where an operand is not windows
+    over two axes, those side by side at every place."""
     image = problem.image
     if image is None or not image.is_summed or image.side != "lhs" or problem.scattered:
         return None
     if len(image.moved) != _AXES or problem.batch != 1 or problem.dtype.storage_bytes != 2:
         return None
-    if any(axis.step != 1 or axis.phase is not None for axis in image.moved):
+    if image.moved[1].step != 1 or any(axis.phase is not None for axis in image.moved):
         return None
     taps = (kernel.sizes[axis.tap] if axis.tap else 1 for axis in image.moved)
     reach = zip(taps, image.moved, strict=True)
-    return math.prod(PATCH + (count - 1) * axis.dilation for count, axis in reach)
+    return math.prod(patch_reach(axis.step, count, axis.dilation) for count, axis in reach)
+
+
+def patch_reach(step: int, taps: int, dilation: int) -> int:
+    """Elements of the image that the windows of a patch reach along an axis."""
+    return (PATCH - 1) * step + (taps - 1) * dilation + 1
 
 
 def slab_contraction(kernel: Kernel, problem: Problem, found: Contraction) -> Contraction | None:

@@ -107,6 +107,9 @@ class Image:
     """Whether taps and channels are summed over, not places."""
     elements: int
     """Of its tensor."""
+    advance: int = 0
+    """Elements from place to place along the last dimension of the tensor, where neighbours share
+    channels there; 0 where the channels have that dimension for themselves."""
 
     @property
     def places(self) -> tuple[str, ...]:

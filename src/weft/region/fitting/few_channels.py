@@ -1,19 +1,21 @@
 """Convolutions of images with few channels: neighbouring taps become channels.
 
-    x[i, 2*p + r - 3, 2*q + s - 3, c], c < 3    -->    t[i, 2*p + r, q, j], j = 3*s + c < 21
+    x[i, 2*p + r - 3, 2*q + s - 3, c], c < 3    -->    t[i, 2*p + r, 8*q + j], j = 4*s + c < 28
 
 Matrix units take channels by the row of a copy, 64 of them; three would be lost in padding. The
-innermost axis that windows move over is folded into the channels, in a copy of the image, and those
-outside of it while windows do not overlap: what the patches of an image are embedded by becomes a
-product. Of the next one, where windows move by several rows, so many rows become channels too: the
-copy is as large, but for zeros that make whole rows of it, and its rows follow one another.
-
-    t[i, 2*p + r, q, j], r < 7    -->    t[i, p + a, q, k], k = 32*b + j < 64, r = 2*a + b, a < 4
+innermost axis that windows move over is folded into the channels. Where windows overlap, neighbours
+share elements of a copy of the image with zeros around it, and behind the channels as many as begin
+each window at a whole line: the copy engine goes through it as it lies. Where they do not overlap,
+the copy has the taps of each place by themselves, and axes further out are folded as well: what the
+patches of an image are embedded by becomes a product.
 
 The gradient of their filters sums over places instead: there all taps and channels of a window
 become the columns of a matrix, a row for each place, and the gradient is a product of matrices.
 
     x[i, 2*p + r - 3, 2*q + s - 3, c]    -->    t[i, p, q, j], j = 21*r + 3*s + c < 147
+
+No filter of zeros is ever multiplied by an element of the image: infinities and NaNs of pixels that
+a window does not have are none of its result.
 """
 
 from __future__ import annotations
@@ -22,7 +24,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from weft.foundation.index_expr import Expr, FloorDiv, Guard, axis, floordiv, simplify, substitute
+from weft.foundation.index_expr import (
+    Expr,
+    FloorDiv,
+    Guard,
+    axis,
+    constant,
+    floordiv,
+    simplify,
+    substitute,
+)
 from weft.foundation.records import dataclass, replace
 from weft.region.fitting.image_copies import (
     FEWEST,
@@ -62,7 +73,7 @@ def with_folded_windows(
         if board is None or not board.is_summed or kernel.sizes[board.channels] >= FEWEST:
             continue
         fold = _fold(board)
-        if fold.own * fold.steps < FEWEST:
+        if fold.count < (FEWEST // 2 if fold.shared else FEWEST):
             continue
         image = _copy_image(fold, f"{kernel.name}_image")
         filters = _filters(kernel, roles, other, fold)
@@ -177,84 +188,86 @@ def _of_patches(
 
 @dataclass(frozen=True)
 class Fold:
-    """Taps of a board that become channels: all of the pairs in `whole`, and of the pair `stepped`
-    as many as it moves by."""
+    """Taps of a board that become channels, those of the pairs in `whole`."""
 
     board: Board
     whole: tuple[Pair, ...]
-    stepped: Pair | None = None
+    shared: int = 0
+    """Channels of an element of the image with zeros behind them, where neighbouring places share
+    elements; 0 where each has its own."""
 
     @property
-    def own(self) -> int:
-        """What lies side by side already: channels and the taps in `whole`."""
-        sizes = self.board.sizes
-        return sizes[self.board.channels] * math.prod(sizes[pair.tap] for pair in self.whole)
+    def each(self) -> int:
+        """Channels of a tap, with the zeros behind them."""
+        return self.shared or self.board.sizes[self.board.channels]
 
     @property
-    def steps(self) -> int:
-        return self.stepped.step if self.stepped else 1
-
-    @property
-    def room(self) -> int:
-        """Channels for each step of `stepped`: those there are, and zeros that make whole rows of a
-        copy of all of them, where these are not too many. Copies that end within a row take the
-        copy engine twice as long, and numbers of two digits are taken apart by shifts then."""
-        count = self.own * self.steps
-        row = ROW if count > ROW // 2 else ROW // 2
-        padded = -(-count // row) * row
-        return padded // self.steps if padded <= _MOST_ROOM * count else self.own
+    def count(self) -> int:
+        """Channels of all taps."""
+        return self.each * math.prod(self.board.sizes[pair.tap] for pair in self.whole)
 
     @property
     def size(self) -> int:
-        """The channels there are then."""
-        return self.room * self.steps
+        """The channels there are then: those of all taps, and zeros that make whole rows of a copy
+        of them, where these are not too many. Copies that end within a row take the copy engine
+        twice as long."""
+        row = min(self.rows, 2) * (ROW // 2)
+        padded = -(-self.count // row) * row
+        return self.count if self.shared or padded > _MOST_ROOM * self.count else padded
 
     @property
-    def inside(self) -> Guard:
-        """Which of them are no zeros, but for taps beyond the last."""
+    def rows(self) -> int:
+        """Half rows of a copy of them."""
+        return -(-self.count // (ROW // 2))
+
+    @property
+    def inside(self) -> tuple[Guard, ...]:
+        """Which of them are no zeros."""
         channel = axis(self.board.channels)
-        return Guard(channel % self.room if self.stepped else channel, self.own)
+        ends = [Guard(channel, self.count)] if _pad_to_line(self.size) > self.count else []
+        if self.shared:
+            ends.append(Guard(channel % self.shared, self.board.sizes[self.board.channels]))
+        return tuple(ends)
 
     @property
     def gone(self) -> set[str]:
         return {pair.tap for pair in self.whole}
 
     @property
-    def taps(self) -> dict[str, int]:
-        """What is left of the taps that are folded in part."""
-        if self.stepped is None:
-            return {}
-        tap = self.stepped.tap
-        return {tap: -(-self.board.sizes[tap] // self.stepped.step)}
-
-    @property
     def digits(self) -> dict[str, Expr]:
         """Taps and the channel of a folded channel."""
         found: dict[str, Expr] = {}
-        sizes, channel = self.board.sizes, axis(self.board.channels)
-        rest = channel % self.room if self.stepped else channel
+        sizes = {**self.board.sizes, self.board.channels: self.each}
+        rest = axis(self.board.channels)
         for name in (self.board.channels, *(pair.tap for pair in reversed(self.whole[1:]))):
             found[name] = rest % sizes[name]
             rest = floordiv(rest, sizes[name])
         found[self.whole[0].tap] = rest  # below its size, as `inside` says
-        if self.stepped is not None:
-            step = floordiv(channel, self.room)
-            found[self.stepped.tap] = axis(self.stepped.tap) * self.stepped.step + step
         return found
 
 
 def _fold(board: Board) -> Fold:
-    """The innermost axis, those outside of it whose windows do not overlap, and a part of the
-    next."""
+    """The innermost axis, and those outside of it whose windows do not overlap. Neighbours share
+    elements where that takes no longer rows of copies, or there are few channels otherwise."""
     count = 1
     while count < len(board.pairs) and all(
         pair.step >= board.sizes[pair.tap] * pair.dilation for pair in board.pairs[-count - 1 :]
     ):
         count += 1
-    stepped = board.pairs[-count - 1] if count < len(board.pairs) else None
-    if stepped is not None and (stepped.step == 1 or stepped.dilation > 1):
-        stepped = None
-    return Fold(board, board.pairs[-count:], stepped)
+    apart, last = Fold(board, board.pairs[-count:]), board.pairs[-1]
+    overlap = last.dilation == 1 and last.step < board.sizes[last.tap]
+    if not overlap or count > 1 or len(board.pairs) == 1:
+        return apart
+    shared = replace(apart, shared=_room(board.sizes[board.channels], last.step))
+    return shared if shared.rows <= apart.rows or apart.count < FEWEST else apart
+
+
+def _room(channels: int, step: int) -> int:
+    """The fewest channels with which each window begins at a whole line."""
+    room = 1
+    while room < channels or room * step % LINE:
+        room *= 2
+    return room
 
 
 def _pad_to_line(size: int) -> int:
@@ -262,40 +275,32 @@ def _pad_to_line(size: int) -> int:
 
 
 def _copy_image(fold: Fold, name: str) -> Copy:
-    board, stepped = fold.board, fold.stepped
+    board, last = fold.board, fold.whole[-1]
     kept = [pair for pair in board.pairs if pair not in fold.whole]
     moved: dict[str, Expr] = {n: e for pair in kept for n, e in pair.on_board.items()}
     moved |= fold.digits
-    rest = {pair: replace(pair, step=1) if pair == stepped else pair for pair in kept}
     sizes = {found: board.sizes[found] for found in board.apart}
-    sizes |= {pair.tap: rest[pair].size({**board.sizes, **fold.taps}) for pair in kept}
-    sizes |= {pair.place: board.sizes[pair.place] for pair in fold.whole}
-    sizes[board.channels] = _pad_to_line(fold.size)
-    guards = [_without_quotient(substitute(g.expr, moved), g.size) for g in board.read.guards]
-    guards.append(fold.inside)
-    if stepped is not None:
-        guards.append(Guard(moved[stepped.tap], stepped.size(board.sizes)))
+    sizes |= {pair.tap: pair.size(board.sizes) for pair in kept}
+    ends, places = fold.inside, tuple(axis(pair.place) for pair in fold.whole)
+    along = axis(board.channels)
+    if fold.shared:
+        # All of the board along the axis, as the taps of the first place and of none after it.
+        moved[last.place], extent = constant(0), last.size(board.sizes)
+        ends = (ends[-1], Guard(moved[last.tap], extent))
+        sizes[board.channels] = _pad_to_line(extent * fold.shared)
+        along, places = along + places[0] * (last.step * fold.shared), ()
+    else:
+        sizes |= {pair.place: board.sizes[pair.place] for pair in fold.whole}
+        sizes[board.channels] = _pad_to_line(fold.size)
+    guards = [Guard(substitute(g.expr, moved), g.size) for g in board.read.guards]
     index = tuple(substitute(expr, moved) for expr in board.read.index)
-    read = Read(board.read.tensor, index, tuple(guards), 0.0)
-    place = (
-        *map(axis, board.apart),
-        *(rest[pair].expr for pair in kept),
-        *(axis(pair.place) for pair in fold.whole),
-        axis(board.channels),
-    )
+    read = _read(board.read.tensor, index, (*guards, *ends))
+    place = (*map(axis, board.apart), *(pair.expr for pair in kept), *places, along)
     return copied(name, board.let, read, sizes, place)
 
 
-def _without_quotient(expr: Expr, size: int) -> Guard:
-    """`0 <= e + v // d < size` as `0 <= d * e + v < d * size`, which takes no division. Shifts
-    stay, since neighbours share them."""
-    quotients = [term for term, factor in expr.terms if isinstance(term, FloorDiv) and factor == 1]
-    # A divisor that is a power of two is a shift.
-    if len(quotients) != 1 or not quotients[0].divisor & (quotients[0].divisor - 1):
-        return Guard(expr, size)
-    (found,) = quotients
-    rest = expr - floordiv(found.value, found.divisor)
-    return Guard(rest * found.divisor + found.value, size * found.divisor)
+def _read(tensor: str, index: tuple[Expr, ...], guards: tuple[Guard, ...]) -> Read:
+    return Read(tensor, index, guards, 0.0 if guards else None)
 
 
 def _filters(kernel: Kernel, roles: Roles, side: str, fold: Fold) -> Copy:
@@ -305,14 +310,15 @@ def _filters(kernel: Kernel, roles: Roles, side: str, fold: Fold) -> Copy:
     batch = [name for name in roles.batch if name in let.axes]
     taps = [name for name in roles.k if name not in fold.gone and name != channels]
     sizes = {name: kernel.sizes[name] for name in (*batch, *outer, *taps)}
-    sizes |= fold.taps
     sizes[channels] = _pad_to_line(fold.size)
+    if fold.size % (ROW // 2) and math.prod(kernel.sizes[name] for name in outer) % LINE == 0:
+        # Rows that end within half a row of a copy took it 16 cycles each: filters are the columns
+        # of rows then, 57 µs with rows of channels for the 7x7 layer and 32 so (H200).
+        sizes = {n: sizes[n] for n in sorted(sizes, key=lambda name: name in outer)}
     moved = fold.digits
     index = tuple(substitute(expr, moved) for expr in let.expr.index)
     guards = [Guard(substitute(g.expr, moved), g.size) for g in let.expr.guards]
-    guards.append(fold.inside)
-    guards += [Guard(moved[name], kernel.sizes[name]) for name in fold.taps]
-    read = Read(let.expr.tensor, index, tuple(guards), 0.0)
+    read = _read(let.expr.tensor, index, (*guards, *fold.inside))
     return copied(f"{kernel.name}_filters", let, read, sizes, tuple(map(axis, sizes)))
 
 
@@ -330,9 +336,8 @@ def _fold_taps(kernel: Kernel, roles: Roles, fold: Fold, copies: Sequence[Copy])
             expr = replace(expr, axes=left(expr.axes))
         return replace(let, expr=expr, axes=left(let.axes))
 
-    sizes = {fold.board.channels: fold.size, **fold.taps}
     axes = tuple(
-        replace(found, size=sizes.get(found.name, found.size))
+        replace(found, size=fold.size) if found.name == fold.board.channels else found
         for found in kernel.axes
         if found.name not in fold.gone
     )

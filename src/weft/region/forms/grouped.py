@@ -142,7 +142,7 @@ def find_groups(kernel: Kernel, problem: Problem | None) -> Groups | None:
     if roles is None or problem is None or kernel.pattern is not Pattern.CONV or kernel.params:
         return None
     image, sizes = problem.image, kernel.sizes
-    if image is None or not image.is_summed or len(problem.axes.batch) != 1:
+    if image is None or not image.is_summed or image.advance or len(problem.axes.batch) != 1:
         return None
     if problem.scattered or any(axis.phase is not None for axis in image.moved):
         return None

@@ -5,6 +5,11 @@
 Of a convolution the places are rows and taps and channels are summed over; of the gradient of its
 filter it is the other way round. A copy engine goes through either, place after place, one tap and
 some channels at a time, and writes zeros where a window reaches over the image.
+
+    x[i, p + r, 8*q + c], c < 28            places that share channels: q and c as two dimensions
+
+A copy engine does not mind that neighbours along one dimension overlap. So where places and
+channels move over the last dimension of a tensor together, each is thought of as having its own.
 """
 
 from __future__ import annotations
@@ -13,7 +18,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from weft.foundation.index_expr import Axis, Expr, coefficient, constant, linear, substitute
+from weft.foundation.index_expr import (
+    Axis,
+    Expr,
+    axes_of,
+    axis,
+    coefficient,
+    constant,
+    linear,
+    substitute,
+)
 from weft.region.form import Image, Moved, Phase
 from weft.region.forms.runs import longest_run
 from weft.region.ir import Kernel, Let, Read, Roles, row_major
@@ -54,6 +68,26 @@ class _Finder:
         self.ends = dict(end for guard in found if (end := self._end(*guard)) is not None)
         self.guards = [guard for guard in found if self._end(*guard) is None]
         self.outer = {*(self.roles.m if self.side == "lhs" else self.roles.n)}
+        self.elements = math.prod(self.shape)
+        self.advance = self._advance()
+        if self.advance:
+            self.index = told_apart(self.index)
+            last = (self.sizes[name] for expr in self.index[-2:] for name in self._names(expr))
+            self.shape = (*self.shape[:-1], *last)
+
+    def _advance(self) -> int:
+        """How far a place moves over the last dimension together with summed channels; 0 where
+        none does."""
+        expr = self.index[-1]
+        names = self._names(expr)
+        places = [name for name in names if name in self.outer]
+        channels = [name for name in names if name in self.roles.k]
+        one_each = len(expr.terms) == 2 and len(places) == len(channels) == 1
+        if not one_each or expr.constant or coefficient(expr, channels[0]) != 1:
+            return 0
+        if any({*names} & {*self._names(guard)} for guard, _ in self.guards):
+            return 0
+        return max(0, coefficient(expr, places[0]))
 
     def _end(self, expr: Expr, size: int) -> tuple[str, tuple[str, int]] | None:
         """The tap of a guard that ends the windows of some phases before others, the axis of the
@@ -88,8 +122,9 @@ class _Finder:
         images = self._images(first)
         if len(found) < len(moved) or images is None:
             return None
-        elements = math.prod(self.shape)
-        image = Image(self.side, images, tuple(found), channels, self.is_summed, elements)
+        image = Image(
+            self.side, images, tuple(found), channels, self.is_summed, self.elements, self.advance
+        )
         return image if self._is_whole(image) else None
 
     def _channels(self, expr: Expr) -> str:
@@ -175,6 +210,12 @@ class _Finder:
             for axis in image.moved
         ]
         return max(guarded) <= 1 and sum(guarded) == len(self.guards)
+
+
+def told_apart(index: Sequence[Expr]) -> list[Expr]:
+    """An index whose last dimension is `advance * place + channel`, with a dimension for each."""
+    names = {coefficient(index[-1], name): name for name in axes_of(index[-1])}
+    return [*index[:-1], axis(names[max(names)]), axis(names[min(names)])]
 
 
 def image_number(index: Sequence[Expr], shape: Sequence[int]) -> Expr:

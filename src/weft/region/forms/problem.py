@@ -85,7 +85,7 @@ def _image_problem(
     if any(axis.phase is not None for axis in image.moved):
         problem = replace(problem, k=_mean_depth(kernel, image))
     whole = kernel.sizes[image.channels] * problem.dtype.storage_bytes % ROW == 0
-    alone = whole or read.index[-1].single_axis is not None
+    alone = whole or image.advance or read.index[-1].single_axis is not None
     if not alone or not _has_neighbours(other, roles, image, problem):
         problem = replace(problem, aligned=False)
     return problem if image.is_summed else _of_filters(kernel, roles, image, problem)

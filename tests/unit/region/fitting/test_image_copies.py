@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.support.cases import one_in
@@ -45,16 +46,36 @@ def test_an_image_that_windows_do_not_reach_beyond_is_copied_as_far_as_they_reac
     assert [axis.size for axis in copy_in(program).axes] == [2, 16, 17, 64]
 
 
-@pytest.mark.parametrize(
-    ("window", "inputs", "size"), one_in(3, [(7, 3, 64), (7, 4, 64), (7, 5, 72)], unpack=True)
-)
-def test_windows_of_few_channels_become_whole_rows(window: int, inputs: int, size: int) -> None:
-    """Copies that end within a row take the copy engine twice as long, and so do many zeros."""
-    program = Case(
-        size=(32, 32), inputs=inputs, window=(window, window), stride=2, pad=window // 2
-    ).program()
-    assert copy_in(program).axes[-1].size == size
+FEW = {
+    "neighbours share elements": (Case(size=(32, 32), window=(7, 7), stride=2), [37, 152]),
+    "of a whole row of copies": (Case(size=(32, 32), window=(7, 7), inputs=5), [38, 304]),
+    "each has its own, in half a row": (
+        Case(size=(32, 32), window=(5, 5), inputs=6, pad=2),
+        [36, 32, 32],
+    ),
+}
+"""Convolutions of few channels, and the sizes of an image's copy but for how many there are."""
+
+
+@pytest.mark.parametrize("name", one_in(3, FEW))
+def test_neighbouring_taps_of_few_channels_become_channels(name: str) -> None:
+    case, sizes = FEW[name]
+    case = replace(case, inputs=3 if case.inputs == 64 else case.inputs)
+    program = replace(case, pad=case.window[0] // 2).program()
+    assert [axis.size for axis in copy_in(program).axes[1:]] == sizes
     report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
+
+
+def test_pixels_that_a_window_does_not_have_are_none_of_its_result() -> None:
+    """Each infinity and NaN spreads as far as the taps of windows, and no filter of zeros is
+    multiplied by another one."""
+    program = Case(size=(32, 32), window=(7, 7), inputs=3, stride=2, pad=3).program()
+    image, filters = inputs_for(program, 3)
+    image = np.array(image)
+    image[0, 14, 9, 1], image[1, 21, 30, 2] = np.inf, np.nan
+    assert "conv0_image_copy" in names(program)
+    report = compare(program, [image, filters], InterpretedGpu("sm90"))
     assert report.agrees, str(report)
 
 

@@ -48,6 +48,15 @@ def test_filters_have_places_that_are_summed_over() -> None:
     assert not image.is_summed
 
 
+def test_places_that_share_channels_have_a_dimension_of_their_own() -> None:
+    program = Case(size=(32, 34), window=(7, 7), inputs=3, stride=2, pad=3).program()
+    image = image_in(program)
+    assert image is not None
+    assert (image.channels, image.advance) == ("k2", 8)
+    assert image.moved == (Moved(1, "m1", "k0", 2, 1, 0, 37, 0), Moved(2, "m2", "", 1, 0, 0, 17, 0))
+    assert image.elements == 2 * 37 * 160
+
+
 def test_windows_that_a_person_multiplies_are_the_same() -> None:
     b = Builder()
     x, w = b.param("bf16", [2, 30, 64]), b.param("bf16", [192, 32])

@@ -6,8 +6,9 @@
 A copy of a tap of windows, place by place, keeps the copy engine busy for five cycles a place, so
 that nine taps take longer than multiplying them with 64 columns. A slab is copied once, as a box,
 and read once for every tap: the operand of a tap begins `y * width + x` rows into the slab, and its
-groups of eight rows, eight places side by side each, lie a line of the slab apart. Places beyond
-the result are multiplied as well and clipped by the copy engine when it stores.
+groups of eight rows, eight places side by side each, lie a line of the slab apart, or as many lines
+as windows move down by. Places beyond the result are multiplied as well and clipped by the copy
+engine when it stores.
 
 Shared memory holds a ring of slabs (those of a tile's patches and some channels each) in the place
 of A's slots, then B's ring and the rest as in `sm90_layout.py`.
@@ -29,7 +30,7 @@ from weft.codegen.gpu.products.tiles import TileOrder
 from weft.codegen.gpu.products.walks import Step, Walk
 from weft.foundation.errors import Finding
 from weft.foundation.records import dataclass
-from weft.plan.slabs import PATCH, SLABS
+from weft.plan.slabs import PATCH, SLABS, patch_reach
 from weft.plan.sum_parts import sum_parts
 from weft.plan.text import told
 from weft.target.target import Target
@@ -43,21 +44,22 @@ _AXES: Final = 2
 @dataclass(frozen=True)
 class Slab:
     """The windows of an image, across and down: places, taps, elements from tap to tap, and where
-    the first window begins."""
+    the first window begins; and how far down they move from place to place."""
 
     places: tuple[int, int]
     taps: tuple[int, int]
     dilation: tuple[int, int]
     first: tuple[int, int]
+    down: int
     images: int
 
     @property
     def width(self) -> int:
-        return PATCH + (self.taps[0] - 1) * self.dilation[0]
+        return patch_reach(1, self.taps[0], self.dilation[0])
 
     @property
     def height(self) -> int:
-        return PATCH + (self.taps[1] - 1) * self.dilation[1]
+        return patch_reach(self.down, self.taps[1], self.dilation[1])
 
     @property
     def rows(self) -> int:
@@ -89,10 +91,12 @@ class Slab:
 
 
 def slab_of(walk: Walk | None, rows: int) -> Slab | None:
-    """What slabs of an image are; None where windows are not at all places of two axes."""
+    """What slabs of an image are; None where there are no windows over two axes, at all places
+    side by side."""
     if walk is None or walk.window is None or len(walk.taps) != _AXES or walk.phases:
         return None
-    if any(step != 1 for step in walk.window.steps) or walk.whole:
+    across, down = walk.window.steps
+    if across != 1 or walk.whole:
         return None
     if any(any(step.batch) for step in (*walk.start, *walk.taps)):
         return None
@@ -106,7 +110,7 @@ def slab_of(walk: Walk | None, rows: int) -> Slab | None:
     lower = walk.window.lower
     return Slab(
         (places[0], places[1]), (taps[0], taps[1]), (dilation[0], dilation[1]),
-        (lower[0], lower[1]), images,
+        (lower[0], lower[1]), down, images,
     )  # fmt: skip
 
 
@@ -134,8 +138,8 @@ class SlabLayout(Sm90Layout):
         """The slab of one patch."""
         # Eight places of a line of a patch are eight rows of the matrix, and the next line lies a
         # line of the slab further: that is the pitch from one group of eight rows to the next.
-        tile = operand_layout(self.problem.a, self.slab.rows, self.tile[2])
-        return TileLayout(tile.rows, tile.columns, tile.size, tile.swizzle, self.slab.width)
+        tile, slab = operand_layout(self.problem.a, self.slab.rows, self.tile[2]), self.slab
+        return TileLayout(tile.rows, tile.columns, tile.size, tile.swizzle, slab.width * slab.down)
 
     @property
     def patch_bytes(self) -> int:
@@ -182,7 +186,7 @@ def refusals(layout: SlabLayout, target: Target) -> Iterator[Finding]:
     """Everything the template cannot carry out."""
     plan, problem = layout.plan, layout.problem
     if plan.swap_ab or slab_of(problem.a.walk, problem.m) is None or problem.batches != 1:
-        what = "windows at every place of two axes, the rows of one product,"
+        what = "windows over two axes, at every place across, the rows of one product,"
         yield refuse("ImageWindow", f"only {what} are read from slabs of their image")
         return
     fixed = {"roles": "cooperative", "in_flight": 1, "cluster": (1, 1)}

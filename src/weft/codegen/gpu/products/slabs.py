@@ -158,7 +158,7 @@ class SlabBuilder(Sm90Builder):
             yield ir.TmaLoad(
                 ir.Address("a", start),
                 "a",
-                (channel, x + slab.first[0], y + slab.first[1], image),
+                (channel, x + slab.first[0], y * slab.down + slab.first[1], image),
                 ir.BarrierAt("slab_full", slots.slot),
             )
 

@@ -22,7 +22,7 @@ from weft.foundation.index_expr import Expr, coefficient
 from weft.foundation.records import dataclass
 from weft.memory.ir import MemRef
 from weft.region.form import Image, Moved
-from weft.region.forms.image import batch_factors, image_number
+from weft.region.forms.image import batch_factors, image_number, told_apart
 
 ROW: Final = 128
 """Bytes of a row of a copy, at most."""
@@ -164,6 +164,10 @@ def image_walk(
     offset of its first element."""
     count = image.moved[0].dim
     sizes, strides = ref.shape, ref.strides
+    if image.advance:
+        index = told_apart(index)
+        shared = (axes.sizes[image.moved[-1].place], axes.sizes[image.channels])
+        sizes, strides = (*sizes[:-1], *shared), (*strides[:-1], image.advance, strides[-1])
     images = image_number(index[:count], sizes[:count])
     inside = [*reversed(image.moved)]
     places = [axes.along(moved.start, moved.place, moved.step) for moved in inside]

@@ -45,6 +45,11 @@ CASES: dict[str, tuple[Case, int | None, Form]] = {
     "dilated": (Case(size=(12, 9), dilation=2, pad=2, images=1), None, PAIR),
     "5x1": (Case(size=(17, 4), window=(5, 1), pad=(2, 0, 2, 0), images=1), None, SMALL),
     "5x4": (Case(size=(10, 9), window=(5, 4), pad=2, images=1), None, SMALL),
+    "steps down, channels shared": (
+        Case(size=(33, 31), window=(7, 7), inputs=3, stride=2, pad=3, images=3),
+        None,
+        FOUR,
+    ),
     "bias": (replace(ODD, epilogue="bias"), None, PAIR),
     "residual": (replace(ODD, epilogue="residual"), None, FOUR),
     "two results": (replace(ODD, epilogue="two"), None, PAIR),
@@ -180,9 +185,9 @@ def test_planted_faults_are_found(name: str) -> None:
 @pytest.mark.parametrize(
     ("case", "change", "why"),
     [
-        (Case(stride=2, size=(9, 9)), {}, "windows at every place"),
-        (Case(size=(4, 5, 6), window=(3, 3, 3), images=1), {}, "windows at every place"),
-        (Case(inputs=128, outputs=128, groups=2), {}, "windows at every place"),
+        (Case(stride=2, size=(9, 9)), {}, "at every place across"),
+        (Case(size=(4, 5, 6), window=(3, 3, 3), images=1), {}, "at every place across"),
+        (Case(inputs=128, outputs=128, groups=2), {}, "at every place across"),
         (Case(), {"in_flight": 0}, "in_flight=0 does not go with slabs"),
         (Case(), {"split_k": 3}, "sums in parts does not go with slabs"),
         (Case(), {"stages": 40}, "bytes of shared memory"),

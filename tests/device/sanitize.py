@@ -3,7 +3,10 @@
     python -m tests.device.sanitize [--tools memcheck,racecheck]
 
 Starts itself once under each tool; every program runs there and is compared with the reference. It
-needs a GPU and CUDA's compute-sanitizer on the PATH, and says so where one of them is missing.
+needs a GPU and CUDA's compute-sanitizer on the PATH, and says so where one of them is missing. Of
+the other tools, synccheck finds nothing either; initcheck does not see what the copy engine stores,
+and reports it where it is read: at the copy of a result to the host, and where the gradients of
+attention read its result.
 """
 
 from __future__ import annotations

@@ -229,9 +229,11 @@ class Board:
             axes = {pair.place, pair.tap}
             dims = [n for n, expr in enumerate(self.read.index) if axes & axes_of(expr)]
             guards = [guard for guard in self.read.guards if axes & axes_of(guard.expr)]
+            # An axis of one element has guards alone.
+            if len(dims) != 1:
+                continue
             expr = self.read.index[dims[0]]
-            whole = [Guard(expr, shape[dims[0]])]
-            if len(dims) == 1 and guards == whole and (expr - pair.expr).is_constant:
+            if guards == [Guard(expr, shape[dims[0]])] and (expr - pair.expr).is_constant:
                 found[pair.tap] = guards[0]
         return found
 

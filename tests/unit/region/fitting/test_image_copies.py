@@ -84,6 +84,13 @@ def test_zeros_lie_between_the_elements_of_a_gradient() -> None:
     assert [axis.size for axis in copy_in(program).axes] == [2, 19, 19, 64]
 
 
+def test_an_axis_of_one_element_has_zeros_around_it_and_no_index() -> None:
+    program = Case(size=(17, 3), stride=2, images=8, pad=(1, 0, 1, 0)).gradient(0)
+    assert [axis.size for axis in copy_in(program).axes] == [8, 19, 5, 64]
+    report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
+
+
 def test_groups_of_few_channels_need_no_copies_but_of_an_image_with_zeros_between() -> None:
     case = Case(size=(16, 16), inputs=64, outputs=64, groups=8, images=4)
     assert names(case.program()) == ["conv0"]

@@ -153,6 +153,17 @@ def test_no_heuristic_takes_it() -> None:
     ]
 
 
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_results_are_finite_where_windows_have_finite_elements_alone(value: float) -> None:
+    case = Conv(rows=6, columns=10)
+    data, found = case.data(), by_winograd(case.program())
+    for row in range(case.rows):
+        data[0][...] = 1.0
+        data[0][0, row, 4, 2] = value
+        (wanted,) = weft.run(case.program(), data, backend="reference")
+        np.testing.assert_array_equal(np.isfinite(found.run(data)[0]), np.isfinite(wanted))
+
+
 def refusal(program: Program, **changes: Any) -> str:
     """Why the plan of a program's only kernel cannot be Winograd's."""
     _, plans = planned(program)

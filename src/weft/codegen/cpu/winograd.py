@@ -21,7 +21,8 @@ result a sum of 9 products. With u the unit roundoff, and over C channels,
     max |result - exact| <= 81 C (C + 13) u max|x| max|w|
 
 where a plain sum of 9 C products has 81 C^2 u max|x| max|w|: with many channels the two bounds are
-the same. On random numbers the two err about as much.
+the same. On random numbers the two err about as much. An infinity may be subtracted from itself:
+results whose windows have it are infinite or NaN, and no others are.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ columns of the image their columns: a line lies along columns, and products of a
 all of them, in an accumulator for each tap along the line. A tap further on belongs to the sum one
 column before it: so accumulators are added up a column apart (`AddShifted`), and the copy engine
 begins at whole lines of memory. The first and the last column that are loaded lack a neighbour, if
-the image does not end there: tiles overlap. Two consumers take tiles in turn.
+the image does not end there: tiles overlap. Two consumers take tiles in turn. Zeros to the left and
+right of the image are not multiplied: where a filter is infinite there, the NaN is missing.
 
 Who may touch a slot is as in `sm90.py`; filters stay where they are.
 """

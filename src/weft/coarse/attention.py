@@ -270,8 +270,10 @@ class Attention(Composite):
     Scores, softmax and log-sum-exp are f32 (f64 for f64); the weights are rounded to the dtype of v
     before the second product, which accumulates in f32. If the masks hide every key from a row, its
     result is 0, its log-sum-exp -inf and its cotangents 0; `opened` promises that there is no such
-    row, so that no check is needed. `algo_set` names the algorithms that a compiler may choose from
-    (`online_softmax`, `streaming_softmax_2pass`); it does not change the meaning."""
+    row, so that no check is needed. Keys that are hidden may be left out: NaN and infinities that
+    they and their values hold need not reach the result. `algo_set` names the algorithms that a
+    compiler may choose from (`online_softmax`, `streaming_softmax_2pass`); it does not change the
+    meaning."""
 
     operands = ("q", "k", "v", "state?", "mask?")
     dtypes = {

@@ -19,7 +19,7 @@ from weft.codegen.cpu.elements import Elements
 from weft.codegen.cpu.formats import compute_type, number_of, storage_type
 from weft.codegen.cpu.index_code import IndexCode, Lanes, Loads
 from weft.codegen.cpu.ir import LoopKind
-from weft.codegen.cpu.long_routines import STOP_WORD, looks_of, parts_of
+from weft.codegen.cpu.long_routines import STOP_WORD, in_turn, looks_of, parts_of
 from weft.codegen.cpu.philox import philox_block, philox_word
 from weft.codegen.cpu.reports import REPORT_BROKEN
 from weft.codegen.cpu.sorting import Items, sort_key
@@ -56,7 +56,7 @@ def emit_module(
             functions.append(emitter.function("internal " if parts else ""))
             declared.update(emitter.code.declared)
         if parts:
-            functions.append(_in_turn(routine.name, parts))
+            functions.append(in_turn(routine.name, parts, _ARGUMENTS))
     head = [f'target triple = "{triple}"'] if triple else []
     text = "\n".join([*shared.values(), *functions])
     called = [_mark_inlining(name, body, text) for name, body in shared.items()]
@@ -76,12 +76,6 @@ def statements_by_line(
     first = emitter.code.starts(2)
     written = emitter.written
     return {at: stmt for start, end, stmt in written for at in range(first[start], first[end])}
-
-
-def _in_turn(name: str, parts: list[ir.Routine]) -> str:
-    """A routine that is several functions."""
-    calls = "\n".join(f"  call void @{part.name}({_ARGUMENTS})" for part in parts)
-    return f"define void @{name}({_ARGUMENTS}) nounwind {{\nentry:\n{calls}\n  ret void\n}}"
 
 
 def _mark_inlining(name: str, function: str, text: str) -> str:

@@ -65,6 +65,12 @@ _LIGHT: Final = frozenset(
 )
 
 
+def in_turn(name: str, parts: list[ir.Routine], arguments: str) -> str:
+    """The LLVM text of a routine that is several functions."""
+    calls = "\n".join(f"  call void @{part.name}({arguments})" for part in parts)
+    return f"define void @{name}({arguments}) nounwind {{\nentry:\n{calls}\n  ret void\n}}"
+
+
 def looks_of(routine: ir.Routine) -> dict[int, int]:
     """The loops in which a routine looks, by identity, with the number of turns between looks;
     none for a routine that is not long."""

@@ -68,6 +68,15 @@ class For:
         first, stop = bounds(self.start, around)[0], bounds(self.stop, around)[1]
         return first, (stop if self.end is None else min(stop, self.end)) - 1
 
+    @property
+    def has_one_turn(self) -> bool:
+        """Whether it is known to be carried out just once, so that it can be written as its
+        body."""
+        if not (self.start.is_constant and self.stop.is_constant):
+            return False
+        start, last = self.span({})
+        return start <= last < start + self.step
+
 
 @dataclass(frozen=True)
 class Load:

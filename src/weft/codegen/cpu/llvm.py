@@ -181,9 +181,10 @@ class _Emitter:
         start, last = bounds(loop.start, indices.ranges)[0], bounds(loop.stop, indices.ranges)[1]
         stop = last if loop.end is None else min(last, loop.end)
         indices.ranges[loop.var] = (start, max(start, stop - 1))
+        once = loop.has_one_turn and id(loop) not in self.looks
         if loop.kind is LoopKind.SERIAL:
-            if self.outside_tile or self.in_window or not self._window(loop):
-                self._count_loop(loop)
+            if once or self.outside_tile or self.in_window or not self._window(loop):
+                (self._one_turn if once else self._count_loop)(loop)
             return
         if not (loop.start.is_constant and loop.stop.is_constant):
             raise InternalError("loop bounds are not constant")
@@ -205,6 +206,12 @@ class _Emitter:
             indices.variables[loop.var] = value
             self._body(loop.body)
         indices.variables.pop(loop.var, None)
+
+    def _one_turn(self, loop: ir.For) -> None:
+        """The body of a loop that is carried out once."""
+        around, self.counted = self.counted, loop.body
+        self._known_loop(loop)
+        self.counted = around
 
     def _tile(self, loop: ir.For) -> bool:
         """Write a tile as it is inside of what it reads, and as it is at the edges; False where it

@@ -48,6 +48,30 @@ def test_an_unrolled_loop_that_takes_no_terms_is_refused() -> None:
         weft.compile(program, overrides={"cpu": empty})
 
 
+def llvm_of(rows: int, depth: int, columns: int) -> str:
+    b = Builder("product")
+    return weft.compile(
+        b.build(b.param("f32", [rows, depth]) @ b.param("f32", [depth, columns]))
+    ).stages["llvm"]
+
+
+def test_a_loop_of_one_turn_is_written_as_its_body() -> None:
+    for columns in (40, 500):
+        text = llvm_of(300, 40, columns)
+        ends = re.findall(r"icmp slt i64 (%v\d+), (\d+)\n", text)
+        following = dict(re.findall(r"(%v\d+) = add nsw i64 [%.\w]+, (\d+)\n", text))
+        first = {name: start for start, name in re.findall(
+            r"phi i64 \[ (\S+), \S+ \], \[ (%v\d+), ", text
+        )}  # fmt: skip
+        turns = [
+            (int(end) - int(first[name])) / int(following[name])
+            for name, end in ends
+            if first.get(name, "%").isdigit()
+        ]
+        assert turns
+        assert all(count > 1 for count in turns)
+
+
 def test_large_angles_are_reduced_in_one_place() -> None:
     """Whatever the vectors are: the function is called for all lanes of one, and LLVM reads it
     once, and leaves it as it is written."""

@@ -461,9 +461,20 @@ class Code:
 
     # -- control ---------------------------------------------------------------------------------
 
-    def loop(self, start: Val, stop: Val, step: int, body: Callable[[Val], None]) -> None:
+    def loop(
+        self,
+        start: Val,
+        stop: Val,
+        step: int,
+        body: Callable[[Val], None],
+        *,
+        rewritten: bool = True,
+    ) -> None:
         """`for i in range(start, stop, step)`. Whether there is a first turn is asked before the
-        loop, and whether there is another one at the end of each, as processors do it."""
+        loop, and whether there is another one at the end of each, as processors do it. One that is
+        not to be rewritten keeps its addresses as they are written: LLVM does not see that the
+        index moves evenly, and so does not look for cheaper ways to compute them, alone and
+        together with those of all loops around."""
         self._count += 1
         inside, leave = (f"{part}{self._count}" for part in ("body", "exit"))
         before, outside = self.block, len(self.lines)
@@ -479,7 +490,8 @@ class Code:
         with self.inside(is_loop=True) as part:
             self._depths[index] = self._depths[following] = len(self._parts)
             body(Val(index, "i64"))
-            self.line(f"{following} = add nsw i64 {index}, {step}")
+            moved = index if rewritten else self._hide(index)
+            self.line(f"{following} = add nsw i64 {moved}, {step}")
             after = self.block
             self._branch_to(Val(following, "i64"), stop, inside, leave)
         self.lines[place] = (
@@ -487,6 +499,12 @@ class Code:
         )
         self.lines[outside] = "\n".join(part.before)
         self.label(leave)
+
+    def _hide(self, index: str) -> str:
+        """The same number, of which LLVM's analysis of loops does not know that it is; there is no
+        instruction for it in the end."""
+        self.declared["llvm.expect.i64"] = "declare i64 @llvm.expect.i64(i64, i64)"
+        return self.result(f"call i64 @llvm.expect.i64(i64 {index}, i64 0)", "i64").text
 
     def _branch_to(self, index: Val, stop: Val, inside: str, leave: str) -> None:
         """Into a loop where an index is before its end, else out of it."""

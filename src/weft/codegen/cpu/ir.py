@@ -77,6 +77,12 @@ class For:
         start, last = self.span({})
         return start <= last < start + self.step
 
+    @property
+    def adds_up(self) -> bool:
+        """Whether something is added up in it: there alone it pays that LLVM looks for better
+        addresses, which takes longer than all else where elements are only moved."""
+        return any(isinstance(stmt, Accumulate | Tiles) for stmt, _ in walk(self.body))
+
 
 @dataclass(frozen=True)
 class Load:

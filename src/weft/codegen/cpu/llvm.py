@@ -284,7 +284,7 @@ class _Emitter:
 
         turns = self.looks.get(id(loop))
         if turns is None:
-            self.code.loop(first, last, loop.step, body)
+            self.code.loop(first, last, loop.step, body, rewritten=loop.adds_up)
         else:
             self._loop_with_looks(first, last, loop.step, turns, body)
         del self.indices.variables[loop.var]

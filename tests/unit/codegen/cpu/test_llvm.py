@@ -55,6 +55,16 @@ def llvm_of(rows: int, depth: int, columns: int) -> str:
     ).stages["llvm"]
 
 
+def test_llvm_rewrites_the_addresses_of_loops_that_add_up_alone() -> None:
+    """It takes long for those of loops around, and gains nothing where elements are moved."""
+    b = Builder("map")
+    x = b.param("f32", [64, 4096])
+    moved = weft.compile(b.build(b.transpose(x, [1, 0]) + 1.0)).stages["llvm"]
+    assert moved.count(" = phi i64 ") == moved.count("call i64 @llvm.expect.i64(") > 0
+    product = llvm_of(300, 400, 500)
+    assert product.count(" = phi i64 ") > product.count("call i64 @llvm.expect.i64(") > 0
+
+
 def test_a_loop_of_one_turn_is_written_as_its_body() -> None:
     for columns in (40, 500):
         text = llvm_of(300, 40, columns)

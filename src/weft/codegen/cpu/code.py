@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -277,15 +277,10 @@ class Code:
         x = values[0]
         full = f"{name}_{x.scalar}_{x.lanes}"
         if full not in self.functions:
-            inner = Code()
-            inner.functions = self.functions
-            names = [f"%x{number}" for number in range(len(values))]
-            result = body(inner, *(Val(name, x.scalar, x.lanes) for name in names))
-            self.declared.update(inner.declared)
-            parameters = ", ".join(f"{x.type} {name}" for name in names)
-            how = "nounwind noinline cold" if rare else "nounwind"
-            head = f"define internal {x.type} @{full}({parameters}) {how} {{"
-            self.functions[full] = f"{head}\nentry:\n{inner.text()}\n  ret {result}\n}}"
+            functions, declared = _write_function(full, body, x.scalar, x.lanes, len(values), rare)
+            for one, text in functions.items():
+                self.functions.setdefault(one, text)
+            self.declared.update(declared)
         operands = ", ".join(map(str, values))
         return self.assign(f"call {x.type} @{full}({operands})", x.scalar, x.lanes)
 
@@ -581,3 +576,19 @@ class Code:
             )
             for a, b in zip(usual, found, strict=True)
         ]
+
+
+@memo(1 << 8)
+def _write_function(
+    full: str, body: Callable[..., Val], scalar: str, lanes: int, count: int, rare: bool
+) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """A function of `count` values of one type, after those that it calls, and what they declare:
+    many programs call the same few."""
+    inner = Code()
+    names, kind = [f"%x{number}" for number in range(count)], type_of(scalar, lanes)
+    result = body(inner, *(Val(name, scalar, lanes) for name in names))
+    parameters = ", ".join(f"{kind} {name}" for name in names)
+    how = "nounwind noinline cold" if rare else "nounwind"
+    head = f"define internal {kind} @{full}({parameters}) {how} {{"
+    inner.functions[full] = f"{head}\nentry:\n{inner.text()}\n  ret {result}\n}}"
+    return inner.functions, inner.declared

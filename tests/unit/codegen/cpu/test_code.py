@@ -163,3 +163,26 @@ def test_rows_are_turned_inside_of_16_bytes_first() -> None:
     ]
     assert len(masks) == 24
     assert sorted(across) == [[0, 1, 2, 3, 8, 9, 10, 11]] * 4 + [[4, 5, 6, 7, 12, 13, 14, 15]] * 4
+
+
+def test_a_function_is_written_once_for_all_programs_that_call_it() -> None:
+    """With those that it calls, which stand before it."""
+    written: list[str] = []
+
+    def inner(code: Code, x: Val) -> Val:
+        written.append("inner")
+        return code.intrinsic("llvm.fabs", x)
+
+    def outer(code: Code, x: Val) -> Val:
+        written.append("outer")
+        return code.binary("fadd", code.function("inner", inner, x), x)
+
+    found = []
+    for _ in range(2):
+        code = Code()
+        code.function("outer", outer, Val("%a", "float", 4))
+        found.append((list(code.functions.items()), code.declared))
+    assert found[0] == found[1]
+    assert [name for name, _ in found[0][0]] == ["inner_float_4", "outer_float_4"]
+    assert found[0][1].keys() == {"llvm.fabs.v4f32"}
+    assert written == ["outer", "inner"]

@@ -24,6 +24,7 @@ from weft.codegen.cpu.math import (
 from weft.codegen.cpu.math.exponential import LEAST as LEAST
 from weft.codegen.cpu.math.exponential import LIFT as LIFT
 from weft.codegen.cpu.math.writer import Writer
+from weft.foundation.memo import memo
 
 _NATIVE: Final[dict[str, Callable[..., Val]]] = {
     "exp": exponential.exp,
@@ -81,8 +82,7 @@ def apply(code: Code, fn: str, *args: Val, fills: bool = False) -> Val:
     """A call of a function on floats or doubles, `fills` where they fill registers of AVX-512."""
     narrow = args[0].scalar == "float"
     if fills and fn in _OF_AVX512:
-        written = _OF_AVX512[fn]
-        return code.function(f"{fn}_wide", lambda code, *x: written(Writer(code), *x), *args)
+        return code.function(f"{fn}_wide", _wide_body(fn), *args)
     if fn in _NATIVE or not narrow:
         return code.function(fn, _function_body(fn), *args)
     wide = [code.convert("fpext", x, "double") for x in args]
@@ -90,7 +90,14 @@ def apply(code: Code, fn: str, *args: Val, fills: bool = False) -> Val:
     return code.convert("fptrunc", result, "float")
 
 
+# What writes a function is one object, by which its text is found again.
+@memo(1 << 7)
 def _function_body(fn: str, *, short: bool = False) -> Callable[..., Val]:
     if fn in _WIDE_OR_SHORT:
         return lambda code, *args: _WIDE_OR_SHORT[fn](Writer(code), *args, short=short)
     return lambda code, *args: (_NATIVE.get(fn) or _WIDE[fn])(Writer(code), *args)
+
+
+@memo(1 << 3)
+def _wide_body(fn: str) -> Callable[..., Val]:
+    return lambda code, *args: _OF_AVX512[fn](Writer(code), *args)

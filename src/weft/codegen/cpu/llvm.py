@@ -189,7 +189,7 @@ class _Emitter:
         if not (loop.start.is_constant and loop.stop.is_constant):
             raise InternalError("loop bounds are not constant")
         if loop.kind is LoopKind.PARALLEL:
-            self._count_loop(loop)
+            (self._one_piece if once else self._count_loop)(loop)
         elif self.outside_tile or not self._tile(loop):
             self._known_loop(loop)
 
@@ -212,6 +212,13 @@ class _Emitter:
         around, self.counted = self.counted, loop.body
         self._known_loop(loop)
         self.counted = around
+
+    def _one_piece(self, loop: ir.For) -> None:
+        """The body of the one piece there is, where it is wanted."""
+        code, piece = self.code, number(loop.start.constant, "i64")
+        begins = code.compare("icmp sle", Val("%first", "i64"), piece)
+        ends = code.compare("icmp sgt", Val("%last", "i64"), piece)
+        code.when(code.binary("and", begins, ends), lambda: self._one_turn(loop))
 
     def _tile(self, loop: ir.For) -> bool:
         """Write a tile as it is inside of what it reads, and as it is at the edges; False where it

@@ -70,15 +70,17 @@ def test_a_loop_asks_before_its_first_turn_only_where_its_bounds_are_not_known()
     assert branches(number(0, "i64"), X) == [again, again]
 
 
-def test_the_index_of_a_loop_that_is_not_rewritten_is_hidden_where_it_moves() -> None:
-    """And only there: what it is before the next turn is the number itself."""
-    for rewritten, calls in ((True, 0), (False, 1)):
-        code = Code()
-        zero, four = number(0, "i64"), number(4, "i64")
-        code.loop(zero, four, 1, lambda i: code.line(f"use {i.text}"), rewritten=rewritten)
-        assert code.text().count("call i64 @llvm.expect.i64(i64 %v2, i64 0)") == calls
-        assert code.text().count("use %v2") == 1
-        assert len(code.declared) == calls
+@each("rewritten", [True, False])
+def test_the_index_of_a_loop_that_is_not_rewritten_is_hidden_where_it_moves(
+    rewritten: bool,
+) -> None:
+    """And only there: what the body uses is the number itself."""
+    code = Code()
+    zero, four = number(0, "i64"), number(4, "i64")
+    code.loop(zero, four, 1, lambda i: code.line(f"use {i.text}"), rewritten=rewritten)
+    hidden = code.text().count("call i64 @llvm.expect.i64(i64 %v2, i64 0)")
+    assert hidden == len(code.declared) == (not rewritten)
+    assert code.text().count("use %v2") == 1
 
 
 def test_memory_is_read_every_time() -> None:

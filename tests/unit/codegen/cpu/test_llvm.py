@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
 import weft
@@ -80,6 +81,16 @@ def test_a_loop_of_one_turn_is_written_as_its_body() -> None:
         ]
         assert turns
         assert all(count > 1 for count in turns)
+
+
+def test_the_only_piece_of_a_routine_is_no_loop() -> None:
+    """It is carried out where it is among those that are wanted."""
+    b = Builder("piece")
+    x = b.param("f32", [4])
+    executable = weft.compile(b.build(x * x + 1.0))
+    assert " = phi " not in executable.stages["llvm"]
+    assert executable.stages["llvm"].count("br i1 ") == 1
+    assert executable.run([np.arange(4, dtype=np.float32)])[0].tolist() == [1.0, 2.0, 5.0, 10.0]
 
 
 def test_large_angles_are_reduced_in_one_place() -> None:

@@ -16,7 +16,7 @@ from weft.codegen.cpu.llvm import emit_module
 from weft.foundation.dtypes import BF16, F16
 from weft.plan.ir import Header, MapPlan
 from weft.region.ir import Module
-from weft.runtime import native
+from weft.runtime import jit, native
 from weft.runtime.jit import assembly, compile_object
 
 PROCESSORS = {
@@ -77,6 +77,29 @@ def test_kernels_need_no_symbol(processor: str, name: str) -> None:
         text = module_text(MODULES[name](), features)
         code = compile_object(text, PROCESSORS[processor], level=2)
         assert undefined_symbols(code) == set()
+
+
+def instructions(text: str, processor: str) -> int:
+    jit._PASSES.clear()
+    lines = assembly(text, PROCESSORS[processor], level=3).splitlines()
+    return sum(bool(re.match(r"\t\w", line)) for line in lines)
+
+
+@pytest.mark.parametrize("processor", [name for name in PROCESSORS if name != "neoverse-n1"])
+def test_combining_instructions_before_choosing_them_is_not_missed(
+    processor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same number is chosen without, but for one in twenty."""
+    texts = [module_text(make(), FEATURES.get(processor, frozenset())) for make in MODULES.values()]
+    texts.append(native.source(PROCESSORS[processor][0]))
+    short = [instructions(text, processor) for text in texts]
+    simplifier = jit._simplifier
+    monkeypatch.setattr(jit, "_simplifier", lambda triple: simplifier("aarch64"))
+    combined = [instructions(text, processor) for text in texts]
+    jit._PASSES.clear()
+    assert short != combined
+    for mine, other in zip(short, combined, strict=True):
+        assert mine <= 1.05 * other + 2
 
 
 @pytest.mark.parametrize(

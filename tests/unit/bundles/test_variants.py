@@ -110,7 +110,7 @@ def test_machines_have_folders(folder: Path) -> None:
     one, other = (set(elf.exported) for elf in machines.values())
     assert one == other >= {"m_open", "m_run", "m_target"}
     assert weft.load_bundle(made).target == models.PORTABLE
-    with pytest.raises(BackendUnavailable, match=f"is for {OTHER[:6]}.*, and this is"):
+    with pytest.raises(BackendUnavailable, match=f"is for {OTHER[:6]}.*, but this machine is"):
         weft.load_bundle(made, target=OTHER)
 
 

@@ -189,6 +189,9 @@ def _call_in_arena(
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         roots = [tensor._node for tensor in tensors]
         state = watched.changes(roots)
+    # Data that was made here may outlive the trace in the one around, and what `function` closes
+    # over is not to live on with it: it would look as if it had been stored.
+    arena.names = tuple
     loose = [t.number is not None and not t.dtype.is_integer for t in tensors]
     loose += [False] * (len(roots) - len(loose))
     outputs = tuple(None if isinstance(leaf, Tensor) else Plain(leaf) for leaf in leaves)

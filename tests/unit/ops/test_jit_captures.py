@@ -374,3 +374,23 @@ def test_a_setting_without_a_hash_is_compared_itself() -> None:
     assert called(x).tolist() == [2.0] * 3
     model.scale = 7.0
     assert called(x).tolist() == [7.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("transformed", "want"),
+    [
+        (lambda f, x: weft.grad(lambda y: weft.sum(f(y)))(x), [[4.0, 4.0], [4.0, 4.0]]),
+        (lambda f, x: weft.vmap(f)(x), [[0.0, 4.0], [8.0, 12.0]]),
+        (lambda f, x: weft.checkpoint(f)(x), [[0.0, 4.0], [8.0, 12.0]]),
+        (lambda f, x: weft.jvp(f, (x,), (x,))[1], [[0.0, 4.0], [8.0, 12.0]]),
+    ],
+    ids=["grad", "vmap", "checkpoint", "jvp"],
+)
+def test_an_inner_function_makes_a_constant_and_captures_a_value(
+    transformed: Any, want: list[list[float]]
+) -> None:
+    """The constant outlives the trace that it was made in, but not what that function captures."""
+    two = np.full(2, 2.0, np.float32)
+    outer = weft.jit(lambda x, w: transformed(lambda y: y * weft.asarray(two) * w, x))
+    found = outer(np.arange(4, dtype=np.float32).reshape(2, 2), two)
+    np.testing.assert_array_equal(found, want)

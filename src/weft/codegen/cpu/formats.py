@@ -89,6 +89,8 @@ class Formats:
     def __init__(self, code: Code, features: frozenset[str] = frozenset()) -> None:
         self.code = code
         self.has_half = bool(features & HALF)
+        self.has_saturation = "asimd" in features
+        """Whether a conversion to integers gives the nearest one there is, and 0 for NaN."""
         self.stored: dict[str, Val] = {}
         """Values of bf16 as they were loaded, ..."""
         self.bits: dict[str, Val] = {}
@@ -269,9 +271,37 @@ class Formats:
         return code.convert("bitcast", bits, "float")
 
     def _to_integer(self, x: Val, target: DType) -> Val:
-        name = "llvm.fptosi.sat" if target.is_signed else "llvm.fptoui.sat"
-        whole = self.code.intrinsic_to(name, x, compute_type(target))
+        if x.lanes > 1 and not self.has_saturation:
+            whole = self._vector_to_integer(x, compute_type(target), target.is_signed)
+        else:
+            name = "llvm.fptosi.sat" if target.is_signed else "llvm.fptoui.sat"
+            whole = self.code.intrinsic_to(name, x, compute_type(target))
         return self._clamp(whole, target, target) if target in NIBBLES else whole
+
+    def _vector_to_integer(self, x: Val, to: str, is_signed: bool) -> Val:
+        """A vector of floats as integers where no instruction saturates: LLVM takes vectors apart
+        then. Nothing that an integer cannot hold is converted; it is chosen before, or after where
+        the highest integer is no float."""
+        code = self.code
+        bits = int(to[1:]) - is_signed
+        low = number(-(2.0**bits) if is_signed else 0.0, x.scalar, x.lanes)
+        beyond = number(2.0**bits, x.scalar, x.lanes)
+        highest = number((1 << bits) - 1, to, x.lanes)
+        fits = bits <= (24 if x.scalar == "float" else 53)
+        inside = code.select(code.compare("fcmp ogt", x, low), x, low)
+        if fits:
+            most = number(2.0**bits - 1, x.scalar, x.lanes)
+            inside = code.select(code.compare("fcmp olt", inside, most), inside, most)
+        else:
+            over = code.compare("fcmp oge", x, beyond)
+            inside = code.select(over, low, inside)
+        whole = code.convert("fptosi" if is_signed else "fptoui", inside, to)
+        if not fits:
+            whole = code.select(over, highest, whole)
+        if is_signed:
+            nan = code.compare("fcmp uno", x, x)
+            whole = code.select(nan, number(0, to, x.lanes), whole)
+        return whole
 
     def _from_integer(self, x: Val, source: DType, target: DType) -> Val:
         code, op = self.code, "sitofp" if source.is_signed else "uitofp"

@@ -60,3 +60,14 @@ def test_numbers_of_bf16_are_rounded_once() -> None:
     x = b.param("bf16", [1000])
     text = weft.compile(b.build(b.add(b.mul(x, x), x))).stages["llvm"]
     assert len(re.findall(r"\b32767\b", text)) == len(re.findall(r" = f(?:add|mul) ", text)) > 0
+
+
+@pytest.mark.parametrize("target", ["x86-64-v4", "x86-64-v3", "aarch64"])
+@pytest.mark.parametrize("dtype", ["si8", "ui16", "si32", "ui64"])
+def test_vectors_become_integers_as_a_whole(target: str, dtype: str) -> None:
+    """LLVM takes a vector apart that saturates, where no instruction does."""
+    b = Builder("whole")
+    whole = b.cast(b.param("f32", [1000]), dtype)
+    text = weft.compile(b.build(whole), target=target).stages["llvm"]
+    assert bool(re.search(r"fpto[su]i\.sat\.v", text)) is (target == "aarch64")
+    assert bool(re.search(r" = fpto[su]i <", text)) is (target != "aarch64")

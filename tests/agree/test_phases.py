@@ -194,6 +194,20 @@ def test_what_follows_is_computed_in_each_phase() -> None:
     assert sum("_phase" in name and "cleared" not in name for name in found) == 9
 
 
+@pytest.mark.parametrize(("worth", "count"), [(1 << 10, 27), (1 << 20, 0)])
+def test_many_phases_want_as_many_products_each(
+    monkeypatch: pytest.MonkeyPatch, worth: int, count: int
+) -> None:
+    monkeypatch.setattr(phases, "_WORTH", worth)
+    size, window = (7, 7, 6), (3, 3, 3)
+    case = Case(
+        dtype="f32", layout="first", size=size, window=window, stride=3, inputs=4, outputs=5
+    )
+    program = case.gradient(0)
+    found = names(agree(program, data(program)))
+    assert sum("_phase" in each and "cleared" not in each for each in found) == count
+
+
 def test_few_products_are_not_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     program = Case(dtype="f32", layout="first", stride=2, inputs=6, outputs=5).gradient(0)

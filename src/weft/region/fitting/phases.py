@@ -57,8 +57,10 @@ from weft.region.ir import (
 
 _WORTH: Final = 1 << 20
 """Products from which leaving some out pays for more kernels."""
-_MOST: Final = 9
-"""Phases, each of which has code of its own."""
+_FEW: Final = 9
+"""Phases that need no more products than that. Each has code of its own, ..."""
+_MOST: Final = 27
+"""... so more phases, up to these, are worth it from as many products each."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,10 @@ def find_phases(kernel: Kernel) -> tuple[Let, tuple[Pair, ...]] | None:
     roles = kernel.roles
     if roles is None or kernel.params or kernel.stages or roles.lhs == roles.rhs:
         return None
-    if math.prod(kernel.sizes.values()) < _WORTH or not multiplies_reads(kernel):
+    products = math.prod(kernel.sizes.values())
+    if products < _WORTH or not multiplies_reads(kernel):
         return None
+    most = max(_FEW, min(_MOST, products // _WORTH))
     # What is replaced by a sum that was added up before is a float, and is read in each element.
     after = [let.expr for let in kernel.body if roles.contraction in operands(let)]
     plain = all(isinstance(expr, Unary | Cast | Binary | Select) for expr in after)
@@ -107,7 +111,7 @@ def find_phases(kernel: Kernel) -> tuple[Let, tuple[Pair, ...]] | None:
         written = all(
             {p.place for p in pairs} <= {*kernel.let(o.value).axes} for o in kernel.outputs
         )
-        if pairs and written and math.prod(pair.step for pair in pairs) <= _MOST:
+        if pairs and written and math.prod(pair.step for pair in pairs) <= most:
             return weights, pairs
     return None
 

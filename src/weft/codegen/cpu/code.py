@@ -192,11 +192,11 @@ class Code:
             raise InternalError(f"{value} cannot have {lanes} lanes")
         if not value.text.startswith("%"):
             return Val(f"splat ({value.scalar} {value.text})", value.scalar, lanes)
-        kind = type_of(value.scalar, lanes)
-        first = self.assign(f"insertelement {kind} poison, {value}, i64 0", value.scalar, lanes)
-        mask = type_of("i32", lanes)
+        first, mask = self.gather_lanes([value], lanes), type_of("i32", lanes)
         return self.assign(
-            f"shufflevector {first}, {kind} poison, {mask} zeroinitializer", value.scalar, lanes
+            f"shufflevector {first}, {first.type} poison, {mask} zeroinitializer",
+            value.scalar,
+            lanes,
         )
 
     def level(self, *values: Val) -> list[Val]:
@@ -259,12 +259,15 @@ class Code:
 
     def instruction(self, name: str, args: Sequence[Val], mask: Val | None, *constants: int) -> Val:
         """An instruction of AVX-512 on whole registers, such as `scalef`; 0 outside of a mask."""
-        x, bits = args[0], f"i{args[0].lanes}"
-        full = f"llvm.x86.avx512.mask.{name}.{'ps' if x.scalar == 'float' else 'pd'}.512"
+        x = args[0]
+        width = x.lanes * (32 if x.scalar == "float" else 64)
+        bits = f"i{max(8, x.lanes)}"
+        full = f"llvm.x86.avx512.mask.{name}.{'ps' if x.scalar == 'float' else 'pd'}.{width}"
         lanes = number(-1, bits) if mask is None else self.assign(f"bitcast {mask} to {bits}", bits)
+        numbers = [number(n, "i32") for n in constants]
         # The last number: rounded as usual.
-        numbers, usual = [number(n, "i32") for n in constants], number(4, "i32")
-        operands = [*args, *numbers, number(0.0, x.scalar, x.lanes), lanes, usual]
+        usual = [number(4, "i32")] if width == 512 else []
+        operands = [*args, *numbers, number(0.0, x.scalar, x.lanes), lanes, *usual]
         kinds = ", ".join(operand.type for operand in operands)
         self.declared[full] = f"declare {x.type} @{full}({kinds})"
         text = f"call {x.type} @{full}({', '.join(map(str, operands))})"
@@ -303,9 +306,9 @@ class Code:
         )
         return even, odd
 
-    def gather_lanes(self, parts: list[Val]) -> Val:
-        """A vector from scalars."""
-        lanes, scalar = len(parts), parts[0].scalar
+    def gather_lanes(self, parts: list[Val], lanes: int = 0) -> Val:
+        """A vector from scalars; its lanes beyond them hold anything."""
+        lanes, scalar = lanes or len(parts), parts[0].scalar
         text = "poison"
         for index, part in enumerate(parts):
             kind = type_of(scalar, lanes)

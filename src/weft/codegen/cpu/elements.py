@@ -164,13 +164,18 @@ class Elements:
 
     def _extreme(self, fn: str, x: Val, y: Val) -> Val:
         """The greater or smaller one, or NaN where one is; 0 is greater than -0. AVX-512 has an
-        instruction that knows zeros but prefers numbers; LLVM, which has none for variables, writes
-        six. It knows which two are enough beside a constant."""
-        code = self.code
-        if "splat" in x.text + y.text or not self._fills("avx512dq", x):
+        instruction that knows zeros but prefers numbers, for registers of any width; LLVM, which
+        has none for variables, writes six. It knows which two are enough beside a constant."""
+        code, full = self.code, 4 if x.scalar == "float" else 2
+        variable = all(each.text.startswith("%") for each in (x, y))
+        fits = x.lanes in (1, full, 2 * full, 4 * full)
+        if not (variable and fits and "avx512dq" in self.features):
             return code.intrinsic(f"llvm.{fn}imum", x, y)
-        found = code.instruction("range", [x, y], None, 5 if fn == "max" else 4)
-        return code.select(code.compare("fcmp uno", x, y), code.binary("fadd", x, y), found)
+        sides = [code.gather_lanes([each], full) for each in (x, y)] if x.lanes == 1 else [x, y]
+        found = code.instruction("range", sides, None, 5 if fn == "max" else 4)
+        number_there = code.lane(found, 0) if x.lanes == 1 else found
+        unordered = code.compare("fcmp uno", x, y)
+        return code.select(unordered, code.binary("fadd", x, y), number_there)
 
     def _shared_quotient(self, part: Val, total: Val) -> Val:
         """part / total for a vector of parts that share a total, as those of a norm's row do: the

@@ -45,7 +45,7 @@ def test_powers_of_integers_wrap_exactly(dtype: DType) -> None:
 def test_powers_of_floats_are_within_their_bound(dtype: DType) -> None:
     x = patterns(dtype)[::3]
     wide = np.longdouble if dtype in (F32, F64) else np.float64
-    exponents = (-1, 0, 1, 2, 3, 4)
+    exponents = (-1, 0, 1, 2, 3, 4, 7, 8)
     for n, found in zip(exponents, powers(x, dtype, exponents), strict=True):
         assert_ulp(found, np.power(x.astype(wide), n), 4 if dtype in (F32, F64) else 0.501)
 
@@ -53,7 +53,7 @@ def test_powers_of_floats_are_within_their_bound(dtype: DType) -> None:
 @pytest.mark.parametrize("dtype", by_name(FLOATS), ids=str)
 def test_special_values_follow_the_reference(dtype: DType) -> None:
     x = specials(dtype)
-    for n, found in zip((-1, 2, 3), powers(x, dtype, (-1, 2, 3)), strict=True):
+    for n, found in zip((-1, 2, 3, 7, 8), powers(x, dtype, (-1, 2, 3, 7, 8)), strict=True):
         want = np.power(x.astype(np.float64), n).astype(dtype.numpy).astype(np.float64)
         got = found.astype(np.float64)
         special = ~np.isfinite(want) | (want == 0)
@@ -67,7 +67,8 @@ def test_special_values_follow_the_reference(dtype: DType) -> None:
     ("dtype", "exponent", "multiplied"),
     [
         ("si64", 64, True), ("ui8", 0, True), ("si32", 65, False), ("f32", 3, True),
-        ("f64", 2, True), ("f64", 4, False), ("f16", 2, True), ("f16", 3, False),
+        ("f64", 2, True), ("f64", 4, False), ("f16", 2, True), ("f16", 3, True), ("bf16", 8, True),
+        ("f32", 8, True), ("f32", 9, False),
         ("f32", -1, True), ("f32", 0.5, False),
     ],
 )  # fmt: skip

@@ -19,6 +19,9 @@ from weft.tiny.ir import Binary, Rule, Unary, Value, Where
 from weft.tiny.spelled_out import known_number
 
 _INTEGER_EXPONENTS: Final = range(65)
+_MULTIPLIED_WIDER: Final = range(3, 9)
+"""Exponents whose powers are a few products in a wider format: there is no logarithm, and a
+negative number is like others."""
 
 
 def _unary(fn: Fn) -> Row:
@@ -72,8 +75,12 @@ def _pow(op: fns.Pow, args: Sequence[Value], output: TensorType) -> Value:
     known = known_number(exponent)
     if known == -1 and base.dtype.is_float:
         return Binary(Fn.DIV, build.splat(1, base.dtype, base.shape), base)
-    if known is not None and known in _multiplied_out(base.dtype):
-        return _product_of_squares(base, int(known.real))
+    if known is not None:
+        whole, wide = known.real, _wider(base.dtype)
+        if known in _multiplied_out(base.dtype):
+            return _product_of_squares(base, int(whole))
+        if wide is not None and known in _MULTIPLIED_WIDER:
+            return build.cast(_product_of_squares(build.cast(base, wide), int(whole)), base.dtype)
     return Binary(Fn.POW, base, _not_negative(exponent, "InvalidExponent"))
 
 
@@ -86,6 +93,13 @@ def _multiplied_out(dtype: DType) -> Sequence[int]:
     if not dtype.is_float:
         return ()
     return (2, 3) if dtype.bits >= F32.bits else (2,)
+
+
+def _wider(dtype: DType) -> DType | None:
+    """The float format in which products of such numbers lose next to nothing."""
+    if not dtype.is_float or dtype is F64:
+        return None
+    return F64 if dtype is F32 else F32
 
 
 def _product_of_squares(base: Value, exponent: int) -> Value:

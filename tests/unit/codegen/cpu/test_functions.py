@@ -224,3 +224,28 @@ def test_a_power_is_copied_without_what_is_rare() -> None:
     assert "noinline cold" in heads[0]
     assert "short_pow" in heads[1]
     assert "alwaysinline" in heads[1]
+
+
+@pytest.mark.parametrize("dtype", [F32, F64], ids=str)
+def test_remainders_are_exact_on_both_sides_of_multiples(dtype: DType) -> None:
+    """Also where the quotient has as many digits as the short way holds, and more."""
+    rng = np.random.default_rng(0)
+    y = rng.uniform(0.5, 2, 8_000).astype(dtype.numpy)
+    sizes = np.array([1, 2**13, 2**27, 2.0**29, 2.0**48, 2.0**51, 2.0**60], dtype.numpy)
+    multiples = (rng.integers(1, 99, y.size) * sizes[np.arange(y.size) % sizes.size]).astype(
+        y.dtype
+    )
+    x = multiples * y
+    for end in (-np.inf, np.inf):
+        beside = np.nextafter(x, np.array(end, x.dtype))
+        for each in (x, beside, -beside):
+            assert bits(apply("fmod", dtype, each, y)) == bits(np.fmod(each, y))
+
+
+def test_remainders_take_steps_only_where_quotients_are_large() -> None:
+    b = weft.ptir.Builder()
+    x, y = b.param("f32", [64]), b.param("f32", [64])
+    text = weft.compile(b.build(b.emit("fmod", x, y)), "cpu").stages["llvm"]
+    calls = [line for line in text.splitlines() if "@remainders_" in line]
+    assert any("noinline cold" in line for line in calls if line.startswith("define"))
+    assert "fdiv" in text

@@ -52,7 +52,6 @@ _WIDE: Final[dict[str, Callable[..., Val]]] = {
     "atanh": logarithm.atanh,
     "logaddexp": logarithm.logaddexp,
     "hypot": power.hypot,
-    "fmod": power.fmod,
 }
 _WIDE_OR_SHORT: Final[dict[str, Callable[..., Val]]] = {
     "sin": trigonometric.sin,
@@ -62,6 +61,7 @@ _WIDE_OR_SHORT: Final[dict[str, Callable[..., Val]]] = {
     "acos": inverse_trigonometric.acos,
     "atan": inverse_trigonometric.atan,
     "atan2": inverse_trigonometric.atan2,
+    "fmod": power.fmod,
     "pow": power.power,
 }
 _OF_AVX512: Final[dict[str, Callable[..., Val]]] = {

@@ -228,18 +228,41 @@ pack:
 """
 
 
-def fmod(w: Writer, x: Val, y: Val) -> Val:
-    """Lane by lane: each has its own number of steps."""
-    code = w.code
-    code.functions.setdefault("remainder", _FMOD)
-    code.declared["llvm.ctlz.i64"] = "declare i64 @llvm.ctlz.i64(i64, i1)"
+def fmod(w: Writer, x: Val, y: Val, short: bool = False) -> Val:
+    """x less the multiple of y that is nearest to it, and y more where that is below zero: both are
+    exact while the quotient has few digits. Lanes whose quotient has many go step by step."""
     a, b = w.abs(x), w.abs(y)
     usual = w.both(w.test("olt", a, math.inf), w.test("ogt", b, 0.0))
     a, b = w.choose(usual, a, 0.0), w.choose(usual, b, 1.0)
-    parts = [
-        code.assign(f"call double @remainder({code.lane(a, lane)}, {code.lane(b, lane)})", "double")
-        for lane in range(x.lanes)
-    ]
-    result = code.gather_lanes(parts) if x.lanes > 1 else parts[0]
+    quotient = w.div(a, b)
+    count = w.nearest(quotient)
+    if short:
+        # A double holds the product of 29 digits and those of a float.
+        many = w.test("oge", quotient, 2.0**28)
+        rest = w.exact_sub(a, w.exact_mul(count, b))
+    else:
+        many = w.either(w.test("oge", quotient, 2.0**50), w.test("oge", a, 2.0**1000))
+        many = w.either(many, w.test("ole", b, 2.0**-900))
+        product, lost = w.two_product(count, b)
+        rest = w.exact_sub(w.exact_sub(a, product), lost)
+    rest = w.choose(w.test("olt", rest, 0.0), w.exact_add(rest, b), rest)
+    # Of an infinite y not even the multiple 0 is a number.
+    rest = w.choose(w.test("olt", a, b), a, rest)
+
+    def step_by_step() -> list[Val]:
+        return [w.code.function("remainders", _remainders, a, b, rare=True)]
+
+    result = w.code.rarely(many, [rest], step_by_step)[0]
     result = w.choose(usual, w.copysign(result, x), math.nan)
     return w.choose(w.is_nan(x), x, w.choose(w.is_nan(y), y, result))
+
+
+def _remainders(code: Code, a: Val, b: Val) -> Val:
+    """Lane by lane: each has its own number of steps."""
+    code.functions.setdefault("remainder", _FMOD)
+    code.declared["llvm.ctlz.i64"] = "declare i64 @llvm.ctlz.i64(i64, i1)"
+    parts = [
+        code.assign(f"call double @remainder({code.lane(a, lane)}, {code.lane(b, lane)})", "double")
+        for lane in range(a.lanes)
+    ]
+    return code.gather_lanes(parts) if a.lanes > 1 else parts[0]

@@ -15,11 +15,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import product
-from operator import itemgetter
 from typing import Final
 
 from weft.foundation.index_expr import Axis, Expr, axes_of, coefficient, linear
 from weft.foundation.records import dataclass
+from weft.foundation.whole_numbers import round_up
 from weft.plan.blocks import SCRATCH_BYTES, even_blocks, rounds
 from weft.plan.ir import MmaPlan
 from weft.region.ir import (
@@ -341,21 +341,16 @@ def _plane(kernel: Kernel, image: Image, lines: int) -> _Plane:
 
 def scratch_elements(kernel: Kernel, image: Image, block: ImageBlock) -> tuple[int, int, int]:
     """Of packed weights, of the image, and of sums."""
-    return _scratch(image, block, _plane(kernel, image, block.lines))
-
-
-def _scratch(image: Image, block: ImageBlock, plane: _Plane) -> tuple[int, int, int]:
-    rows, width = _packed_rows(block), _whole_tiles(block, plane)
+    plane = _plane(kernel, image, block.lines)
+    rows = round_up(block.rows, block.register_rows)
+    width = _whole_tiles(block.register_results, plane)
     weights = rows * block.channels * image.taps
     return weights, block.channels * image.planes * plane.elements + width, rows * width
 
 
-def _packed_rows(block: ImageBlock) -> int:
-    return -(-block.rows // block.register_rows) * block.register_rows
-
-
-def _whole_tiles(block: ImageBlock, plane: _Plane) -> int:
-    return -(-plane.flat // block.register_results) * block.register_results
+def _whole_tiles(register_results: int, plane: _Plane) -> int:
+    """Results of a block, those beyond lines included, in tiles of so many."""
+    return round_up(plane.flat, register_results)
 
 
 def places_of(kernel: Kernel, image: Image, lines: int) -> list[int]:
@@ -364,7 +359,7 @@ def places_of(kernel: Kernel, image: Image, lines: int) -> list[int]:
 
 def results_of(kernel: Kernel, image: Image, block: ImageBlock) -> int:
     """Flat results of a block, in whole register tiles, those beyond lines included."""
-    return _whole_tiles(block, _plane(kernel, image, block.lines))
+    return _whole_tiles(block.register_results, _plane(kernel, image, block.lines))
 
 
 def image_block(
@@ -381,29 +376,23 @@ def image_block(
     channels = math.prod(kernel.sizes[name] for name in image.channels)
     most = max(1, _MOST_DEPTH // image.taps)
     deep = [c for c in _cuts(channels) if c <= most and channels <= _MOST_STEPS * c]
-    blocks = [
-        ImageBlock(of_rows, of_lines, of_channels, shape[0], shape[1] * lanes)
-        for shape in shapes
-        for of_rows in dict.fromkeys(even_blocks(rows, n, shape[0]) for n in (rows, *_ROWS))
-        for of_lines in _cuts(lines)
-        for of_channels in deep
-    ]
     work = _Work.of(kernel, image, tensors, target, lanes, lies=bool(width))
     planes = {of_lines: _plane(kernel, image, of_lines) for of_lines in _cuts(lines)}
-    measured = ((block, _scratch(image, block, planes[block.lines])) for block in blocks)
-    fitting = (
-        (work.time(block, scratch), block)
-        for block, scratch in measured
-        if sum(scratch) * work.item <= SCRATCH_BYTES
-        and planes[block.lines].wanted / _results(block, scratch) >= _LEAST_SHARE
-    )
-    return min(fitting, key=itemgetter(0), default=(0.0, None))[1]
-
-
-def _results(block: ImageBlock, scratch: tuple[int, int, int]) -> int:
-    """The results of a block, by the sums that it keeps; few of them are wanted where windows are
-    as large as the image."""
-    return scratch[2] // _packed_rows(block)
+    least, best = math.inf, None
+    for shape in shapes:
+        fitting = [
+            (of_lines, plane, results)
+            for of_lines, plane in planes.items()
+            # Few results are wanted where windows are as large as the image.
+            if plane.wanted / (results := _whole_tiles(shape[1] * lanes, plane)) >= _LEAST_SHARE
+        ]
+        for of_rows in dict.fromkeys(even_blocks(rows, n, shape[0]) for n in (rows, *_ROWS)):
+            for of_lines, plane, results in fitting:
+                for of_channels, time in work.times(shape, of_rows, of_lines, plane, results, deep):
+                    if time < least:
+                        tile = shape[0], shape[1] * lanes
+                        least, best = time, (of_rows, of_lines, of_channels, *tile)
+    return None if best is None else ImageBlock(*best)
 
 
 def _cuts(size: int) -> list[int]:
@@ -431,6 +420,8 @@ class _Work:
     rows: int
     lines: int
     channels: int
+    taps: int
+    planes: int
     batch: int
     item: int
     """Bytes of a sum."""
@@ -456,29 +447,34 @@ class _Work:
         pixel = _PACK_PIXEL * (_STRIDED if image.planes > 1 else 1.0)
         turns = memory_follows_steps(kernel, image, lambda name: row_major(tensors[name].shape))
         units = target.limits.units
-        return cls(rows, lines, channels, batch, item, units, lanes, pixel, lies, turns)
+        taps, planes = image.taps, image.planes
+        return cls(
+            rows, lines, channels, taps, planes, batch, item, units, lanes, pixel, lies, turns
+        )
 
-    def time(self, block: ImageBlock, scratch: tuple[int, int, int]) -> float:
-        """Multiply-adds of vectors that the blocks of the busiest unit take as long as."""
-        pieces = self.batch * -(-self.rows // block.rows) * -(-self.lines // block.lines)
-        steps = -(-self.channels // block.channels)
-        weights, pixels, sums = scratch
-        products = weights * _results(block, scratch) / self.lanes
-        registers = block.register_rows * block.register_results // self.lanes
-        loads = block.register_rows + block.register_results // self.lanes
+    def times(
+        self, shape: tuple[int, int], rows: int, lines: int, plane: _Plane, results: int,
+        deep: Sequence[int],
+    ) -> Iterator[tuple[int, float]]:  # fmt: skip
+        """Multiply-adds of vectors that the blocks of the busiest unit take as long as, for each
+        number of channels with which a block finds room."""
+        pieces = self.batch * -(-self.rows // rows) * -(-self.lines // lines)
+        turns, sums = rounds(pieces, self.units), round_up(rows, shape[0]) * results
+        taps, registers = sums // results * self.taps, shape[0] * shape[1]
         # A tile with fewer sums than are on their way waits for its own. A step loads a number for
         # each row, and each of its vectors, for as many products as there are sums.
-        products *= max(1.0, _BUSY / registers) * (1 + _LOAD * loads / registers)
-        once = products + weights * self._weight(block) + pixels * self.pixel + sums * _SUM
-        near = sum(scratch) * self.item <= NEAR_BYTES
-        return rounds(pieces, self.units) * steps * once * (1.0 if near else _FAR)
-
-    def _weight(self, block: ImageBlock) -> float:
-        """What packing a weight takes."""
-        if self.lies:
-            return 0.0
-        turns = self.turns and block.register_rows % _TURNED_ROWS == 0
-        return _TURN_WEIGHT if turns else _PACK_WEIGHT
+        slower = max(1.0, _BUSY / registers) * (1 + _LOAD * sum(shape) / registers)
+        turned = self.turns and shape[0] % _TURNED_ROWS == 0
+        weight = 0.0 if self.lies else _TURN_WEIGHT if turned else _PACK_WEIGHT
+        for channels in deep:
+            weights = taps * channels
+            pixels = channels * self.planes * plane.elements + results
+            size = (weights + pixels + sums) * self.item
+            if size <= SCRATCH_BYTES:
+                once = weights * results / self.lanes * slower
+                once += weights * weight + pixels * self.pixel + sums * _SUM
+                steps = -(-self.channels // channels)
+                yield channels, turns * steps * once * (1.0 if size <= NEAR_BYTES else _FAR)
 
 
 def image_refusal(kernel: Kernel, tensors: Mapping[str, Tensor], plan: MmaPlan) -> str | None:

@@ -101,12 +101,17 @@ class Accumulators:
 
     def instances(self, accumulator: Accumulator) -> list[Val]:
         """What the instances over loops that are not around hold."""
-        wanted = self._place(accumulator)
-        return [
-            self.code.load(compute_type(accumulator.dtype), slot, accumulator.lanes, 4)
-            for place, slot in accumulator.slots.items()
-            if all(w is None or w == p for w, p in zip(wanted, place, strict=True))
-        ]
+        wanted, kind = self._place(accumulator), compute_type(accumulator.dtype)
+        slots = (
+            [
+                slot
+                for place, slot in accumulator.slots.items()
+                if all(w is None or w == p for w, p in zip(wanted, place, strict=True))
+            ]
+            if None in wanted
+            else [self._slot(accumulator)]
+        )
+        return [self.code.load(kind, slot, accumulator.lanes, 4) for slot in slots]
 
     def is_around(self, accumulator: Accumulator) -> bool:
         """Whether the accumulator's lanes are the lanes of a loop around this place."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import NamedTuple
 
 from weft.foundation.errors import InternalError
 from weft.foundation.memo import memo
@@ -26,8 +27,7 @@ _NAMES = re.compile(r"%[\w.]+")
 """The values that an instruction takes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Val:
+class Val(NamedTuple):
     """A value: its text, its scalar type, and how many lanes it has."""
 
     text: str
@@ -36,7 +36,7 @@ class Val:
 
     @property
     def type(self) -> str:
-        return type_of(self.scalar, self.lanes)
+        return self.scalar if self.lanes == 1 else f"<{self.lanes} x {self.scalar}>"
 
     def __str__(self) -> str:
         return f"{self.type} {self.text}"
@@ -140,9 +140,9 @@ class Code:
         """How many parts are around the place where an instruction is written: outside of loops in
         which its operands stay the same."""
         depths, depth = self._depths, len(self._parts)
-        if text.startswith("phi"):
+        if not self._parts[-1].is_loop or text.startswith("phi"):
             return depth
-        inner = max((depths.get(name, 0) for name in _NAMES.findall(text)), default=0)
+        inner = max([depths.get(name, 0) for name in _NAMES.findall(text)], default=0)
         while depth > inner and self._parts[depth - 1].is_loop:
             depth -= 1
         return depth
@@ -152,12 +152,12 @@ class Code:
         return self._write_value(text, scalar, lanes, len(self._parts))
 
     def _write_value(self, text: str, scalar: str, lanes: int, depth: int) -> Val:
-        name = self.fresh()
+        self._count += 1
+        name = f"%v{self._count}"
         if depth:
             self._depths[name] = depth
-        line = f"  {name} = {text}"
         where = self.lines if depth == len(self._parts) else self._parts[depth].before
-        where.append(line)
+        where.append(f"  {name} = {text}")
         return Val(name, scalar, lanes)
 
     @contextmanager
@@ -201,14 +201,14 @@ class Code:
 
     def level(self, *values: Val) -> list[Val]:
         """The values with equal lanes."""
-        lanes = max(value.lanes for value in values)
+        lanes = max([value.lanes for value in values])
         return [self.spread(value, lanes) for value in values]
 
     def binary(self, op: str, a: Val, b: Val) -> Val:
         if a.lanes != b.lanes:
             a, b = self.level(a, b)
         flags = " contract" if op in ("fadd", "fsub", "fmul") else ""
-        return self.assign(f"{op}{flags} {a}, {b.text}", a.scalar, a.lanes)
+        return self.assign(f"{op}{flags} {a.type} {a.text}, {b.text}", a.scalar, a.lanes)
 
     def compare(self, op: str, a: Val, b: Val) -> Val:
         """`op` is an LLVM predicate with its instruction: `fcmp olt`, `icmp slt`."""
@@ -448,10 +448,9 @@ class Code:
         text = f"shufflevector {low}, {high}, <{lanes} x i32> <{mask}>"
         return self.assign(text, low.scalar, lanes)
 
-    def prefetch(self, base: str, kind: str, index: Val, *, writes: bool = False) -> None:
+    def prefetch(self, place: str, *, writes: bool = False) -> None:
         """A hint that memory near a place, which need not exist, will be read or written once."""
         self.declared["llvm.prefetch.p0"] = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
-        place = self.far_pointer(base, kind, index)
         self.line(f"call void @llvm.prefetch.p0(ptr {place}, i32 {int(writes)}, i32 3, i32 1)")
 
     def store(self, value: Val, pointer: str, align: int, scope: str = "") -> None:

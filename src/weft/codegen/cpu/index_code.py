@@ -63,12 +63,21 @@ class IndexCode:
     def pointer(self, base: str, kind: str, address: Expr, lane: int = 0) -> str:
         """The place of an element. Neighbours share what moves, and differ by a constant."""
         moving, fixed = self._split(address, lane)
+        if moving is None or fixed == 0:
+            return self.code.pointer(base, kind, moving or number(fixed, "i64"))
         # Where no term takes anything away, a part of the sum is inside the buffer too.
         rises = (factor > 0 and self._lowest(term) >= 0 for term, factor in address.terms)
-        if moving is None or fixed <= 0 or not all(rises):
-            return self.code.pointer(base, kind, self.value(address, lane))
+        if fixed < 0 or not all(rises):
+            place = self.code.binary("add", moving, number(fixed, "i64"))
+            return self.code.pointer(base, kind, place)
         shared = self.code.pointer(base, kind, moving)
         return self.code.pointer(shared, kind, number(fixed, "i64"))
+
+    def far_pointer(self, base: str, kind: str, address: Expr) -> str:
+        """The same where it may lie beyond the buffer."""
+        moving, fixed = self._split(address, 0)
+        place = base if moving is None else self.code.far_pointer(base, kind, moving)
+        return self.code.far_pointer(place, kind, number(fixed, "i64")) if fixed else place
 
     def _lowest(self, term: Term) -> int:
         if isinstance(term, FloorDiv):

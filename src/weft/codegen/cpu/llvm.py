@@ -9,7 +9,7 @@ in the text are ours alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import Any, Final, TypeAlias
 
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.accumulators import Accumulators, tree
@@ -135,46 +135,12 @@ class _Emitter:
 
     def _body(self, body: tuple[ir.Stmt, ...]) -> None:
         for stmt in body:
-            start = len(self.code.lines)
-            match stmt:
-                case ir.For():
-                    self._for(stmt)
-                    continue
-                case ir.Load():
-                    self._load(stmt)
-                case ir.LoadRun():
-                    self._load_run(stmt)
-                case ir.Prefetch():
-                    self._prefetch(stmt)
-                case ir.Let():
-                    self._let(stmt)
-                case ir.Check():
-                    self._check(stmt)
-                case ir.Words():
-                    self._words(stmt)
-                case ir.Sort():
-                    self._sort(stmt)
-                case ir.Tiles():
-                    self._tiles(stmt)
-                case ir.Turn():
-                    self._turn(stmt)
-                case ir.Init():
-                    self.accumulators.begin(stmt)
-                case ir.Accumulate():
-                    self.accumulators.add(stmt.acc, self._value(stmt.value))
-                case ir.Finish():
-                    total = self.accumulators.total(stmt.accs)
-                    self._define(stmt.name, total, self.accumulators[stmt.accs[0]].dtype)
-                case ir.Current():
-                    held = self.accumulators.held(stmt.acc)
-                    self._define(stmt.name, held, self.accumulators[stmt.acc].dtype)
-                case ir.Assign():
-                    self.accumulators.assign(stmt.acc, self._value(stmt.value))
-                case ir.Merge():
-                    self._merge(stmt)
-                case ir.Store():
-                    self._store(stmt)
-            self.written.append((start, len(self.code.lines), stmt))
+            if isinstance(stmt, ir.For):
+                self._for(stmt)
+            else:
+                start = len(self.code.lines)
+                _WRITERS[type(stmt)](self, stmt)
+                self.written.append((start, len(self.code.lines), stmt))
 
     def _for(self, loop: ir.For) -> None:
         indices = self.indices
@@ -383,10 +349,10 @@ class _Emitter:
 
     def _prefetch(self, stmt: ir.Prefetch) -> None:
         kind = storage_type(self.routine.dtype_of(stmt.buffer))
-        place = self.indices.value(stmt.address)
+        place = self.indices.far_pointer(self.pointers[stmt.buffer], kind, stmt.address)
         args = self.routine.buffers
         writes = stmt.buffer < len(args) and args[stmt.buffer].written
-        self.code.prefetch(self.pointers[stmt.buffer], kind, place, writes=writes)
+        self.code.prefetch(place, writes=writes)
 
     def _load_across(self, run: ir.LoadRun, dtype: DType) -> None:
         """A vector of neighbours for each lane, transposed into one of lanes for each neighbour."""
@@ -566,6 +532,17 @@ class _Emitter:
 
     # -- accumulators ----------------------------------------------------------------------------
 
+    def _accumulate(self, stmt: ir.Accumulate) -> None:
+        self.accumulators.add(stmt.acc, self._value(stmt.value))
+
+    def _finish(self, finish: ir.Finish) -> None:
+        dtype = self.accumulators[finish.accs[0]].dtype
+        self._define(finish.name, self.accumulators.total(finish.accs), dtype)
+
+    def _current(self, stmt: ir.Current) -> None:
+        held = self.accumulators.held(stmt.acc)
+        self._define(stmt.name, held, self.accumulators[stmt.acc].dtype)
+
     def _merge(self, merge: ir.Merge) -> None:
         """The same for several carries at once, with a body of their own for combining."""
 
@@ -597,3 +574,24 @@ class _Emitter:
         for let in merge.combine:
             self._let(let)
         return tuple(self._value(name) for name in merge.merged)
+
+
+_WRITERS: Final[dict[type, Callable[[_Emitter, Any], None]]] = {
+    ir.Load: _Emitter._load,
+    ir.LoadRun: _Emitter._load_run,
+    ir.Prefetch: _Emitter._prefetch,
+    ir.Let: _Emitter._let,
+    ir.Check: _Emitter._check,
+    ir.Words: _Emitter._words,
+    ir.Sort: _Emitter._sort,
+    ir.Tiles: _Emitter._tiles,
+    ir.Turn: _Emitter._turn,
+    ir.Init: lambda to, stmt: to.accumulators.begin(stmt),
+    ir.Accumulate: _Emitter._accumulate,
+    ir.Finish: _Emitter._finish,
+    ir.Current: _Emitter._current,
+    ir.Assign: lambda to, stmt: to.accumulators.assign(stmt.acc, to._value(stmt.value)),
+    ir.Merge: _Emitter._merge,
+    ir.Store: _Emitter._store,
+}
+"""What writes each statement."""

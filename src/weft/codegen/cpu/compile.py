@@ -12,6 +12,7 @@ from weft.codegen.cpu.formats import supported
 from weft.codegen.cpu.from_region import lower_kernel
 from weft.codegen.cpu.images import ImageContraction
 from weft.codegen.cpu.int8_products import WordContraction
+from weft.codegen.cpu.jammed import rows_at_once
 from weft.codegen.cpu.narrow_argmax import narrow_places
 from weft.codegen.cpu.prefetch import prefetched, rows_ahead
 from weft.codegen.cpu.staged import lower_staged
@@ -70,4 +71,4 @@ def lower(
     if tiling.columns is not None:
         return ColumnSums(kernel, tensors, refs, tiling).routine(name)
     made = rows_ahead(lower_kernel(kernel, tensors, refs, tiling, name))
-    return prefetched(in_strips(narrow_places(made)))
+    return prefetched(rows_at_once(in_strips(narrow_places(made))))

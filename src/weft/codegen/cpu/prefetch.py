@@ -133,7 +133,7 @@ def _hint_rows(
     """Find the pass in which each row of a piece is asked for."""
     # A pass that computes leaves the memory idle for the longest; of equals the later one, after
     # which the next piece begins.
-    longest = max(reversed(passes[1:]), key=_work)
+    longest = max(reversed(passes[1:]), key=work_of)
     touched: set[tuple[int, Expr]] = set()
     for number, each in enumerate(passes):
         for row in _rows(routine, piece, each):
@@ -150,7 +150,7 @@ def _turns(loop: ir.For) -> tuple[object, ...]:
     return loop.start, loop.stop, loop.step, loop.end
 
 
-def _work(loop: ir.For) -> int:
+def work_of(loop: ir.For) -> int:
     """About how many operations a turn takes for an element."""
     lets = (stmt for stmt, _ in ir.walk(loop.body) if isinstance(stmt, ir.Let))
     return sum(operations_of(NARROWED.get(let.fn, let.fn)) for let in lets)
@@ -166,7 +166,7 @@ def _rows(routine: ir.Routine, piece: ir.For, loop: ir.For) -> Iterator[_Row]:
         inside = any(each.kind is SERIAL for each in around)
         if inside or stmt.buffer >= len(routine.buffers) or piece.var not in axes_of(stmt.address):
             continue
-        run = _run_length(stmt.address, around)
+        run = run_length(stmt.address, around)
         if run is None or coefficient(stmt.address, loop.var) != run:
             continue
         arg = routine.buffers[stmt.buffer]
@@ -177,7 +177,7 @@ def _rows(routine: ir.Routine, piece: ir.For, loop: ir.For) -> Iterator[_Row]:
             yield _Row(stmt.buffer, first, run * size, size)
 
 
-def _run_length(address: Expr, tile: tuple[ir.For, ...]) -> int | None:
+def run_length(address: Expr, tile: tuple[ir.For, ...]) -> int | None:
     """How many neighbours the loops of a tile reach together; None where they are not that."""
     run = 1
     for each in reversed([each for each in tile if each.var in axes_of(address)]):

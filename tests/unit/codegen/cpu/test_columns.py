@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from weft.codegen.cpu.scopes import UNROLLED
 from weft.codegen.cpu.text import parse_routines, print_routines
 from weft.foundation.errors import SpecViolation
 from weft.ptir import Builder, Program, Value
+from weft.runtime.jit import assembly
 
 Array = NDArray[Any]
 Write = Callable[..., Value]
@@ -218,3 +220,22 @@ def test_totals_are_read_and_written_for_eight_rows_of_the_matrix_at_a_time() ->
         if loop.kind == UNROLLED and loop.var.startswith("ku")
     ]
     assert set(unrolled) == {8}
+
+
+def test_rows_that_lie_pages_apart_are_packed_for_narrow_vectors() -> None:
+    """Eight rows of 4096 numbers share one set of a cache with four ways: read where they lie, each
+    of the 64 numbers of a tile came from the second cache."""
+    b = Builder("apart")
+    program = b.build(b.matmul(b.param("f32", [8, 4096]), b.param("f32", [4096, 1024])))
+    wide = weft.compile(program, "x86-64-v4").stages["cpu"]
+    assert "load v0 = b0" in wide
+    made = weft.compile(program, "aarch64")
+    nest = made.stages["cpu"]
+    assert "scratch f32[256]" in nest[: nest.index("routine", 10)]
+    assert "run v0 over mu" in nest
+    text = made.stages["llvm"].split("; ==== kernel ")[1].partition("\n")[2]
+    code = assembly(text, made.target.code)
+    hot = max(re.split(r"^\.LBB\w+:", code, flags=re.MULTILINE), key=lambda b: b.count("fmla"))
+    assert hot.count("fmla") == 128
+    assert not re.search(r"ld1r|ldr\ts", hot)
+    assert "[sp" not in hot

@@ -24,6 +24,7 @@ from weft.foundation.index_expr import axis, linear
 from weft.foundation.records import replace
 from weft.poly_view.ir import Access, BlockKind, IterAxis, PolyBlock, Scop
 from weft.region.cost import kernel_seconds
+from weft.region.fitting.drawn_apart import with_drawn_apart
 from weft.region.fitting.elements_behind import with_elements_behind
 from weft.region.fitting.fit import fit
 from weft.region.fitting.join_attention import join_attention
@@ -192,7 +193,9 @@ class _Lowering:
             module = join_streams(module)
         if self.target.streams_attention:
             module = join_attention(module, self.target)
-        return join_codes(module, self.target) if self.target.kind is Kind.GPU else module
+        if self.target.kind is not Kind.GPU:
+            return module
+        return with_drawn_apart(join_codes(module, self.target), self.target)
 
     # -- tensors ---------------------------------------------------------------------------------
 

@@ -12,12 +12,11 @@ from weft.codegen.gpu.attention.few_layout import VECTOR, FewLayout
 from weft.codegen.gpu.attention.problem import RowResult
 from weft.codegen.gpu.attention.queries import constant
 from weft.codegen.gpu.body.quads import compute
-from weft.codegen.gpu.ir.element_ops import ElementOp
 from weft.codegen.gpu.ir.scalar import THREAD, Lit, Name, Scalar, both
 from weft.codegen.gpu.ir.values import Compute, IndexValue, StoreElement, StoreVector
 from weft.codegen.gpu.products.problem import Source
 from weft.codegen.gpu.products.tile_place import offset
-from weft.foundation.dtypes import F32, I1
+from weft.foundation.dtypes import F32
 from weft.foundation.records import dataclass
 
 
@@ -60,10 +59,8 @@ class FewResults:
     def stored(self, vector: Vector) -> Iterator[ir.Stmt]:
         """The program of a mixed value on sums divided by the sum of weights."""
         suffix, names = vector.suffix, [f"mixed{vector.suffix}_{n}" for n in range(VECTOR)]
-        none, whole, share = (f"{name}{suffix}" for name in ("none", "whole", "share"))
-        yield Compute(ElementOp(none, I1, "eq", (vector.total, "zero")))
-        yield Compute(ElementOp(whole, F32, "select", (none, "one", vector.total)))
-        yield compute(share, "div", "one", whole)
+        share = f"share{suffix}"
+        yield compute(share, "div", "one", vector.total)
         yield ir.RowScale(vector.sums, (share, share))
         own = THREAD * (VECTOR * 4)
         for first in (0, 2):

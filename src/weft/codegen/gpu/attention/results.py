@@ -24,7 +24,7 @@ from weft.codegen.gpu.ir.scalar import LANE, Lit, Scalar, both
 from weft.codegen.gpu.ir.swizzle import TileLayout
 from weft.codegen.gpu.ir.values import Compute, StoreElement
 from weft.codegen.gpu.products.tile_place import offset, present
-from weft.foundation.dtypes import F32, I1
+from weft.foundation.dtypes import F32
 
 
 class Results(Queries):
@@ -34,10 +34,8 @@ class Results(Queries):
         for row in BOTH_ROWS:
             own = f"{row}{self.stem}"
             yield from over_quad(f"total{own}", "add")
-            total = f"total{own}_all"
-            yield Compute(ElementOp(f"none{own}", I1, "eq", (total, "zero")))
-            yield Compute(ElementOp(f"sum{own}", F32, "select", (f"none{own}", "one", total)))
-            yield compute(f"share{own}", "div", "one", f"sum{own}")
+            # A row that sees nothing is 0 / 0: nothing times inf is no number, either.
+            yield compute(f"share{own}", "div", "one", f"total{own}_all")
         yield from self.mixed_values()
         for number, result in enumerate(self.problem.rows):
             yield from self.row_result(number, result)

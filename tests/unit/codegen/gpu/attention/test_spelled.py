@@ -3,6 +3,8 @@ back, and has the values of its program."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import weft
@@ -10,6 +12,7 @@ from tests.support.cases import one_in
 from tests.support.example_inputs import inputs_for
 from tests.support.gpu_interpreted import InterpretedGpu
 from tests.support.spelled_attention import QUIET, SPELLED, WIDE_RESULTS, numbers, program_of
+from weft import functional as F
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import Compilation
@@ -58,6 +61,26 @@ def test_values_are_those_of_the_program(name: str, target: str) -> None:
     assert all(code.kernels[launch.symbol].threads >= least for launch in streams)
     report = compare(program, inputs_for(program, 3), InterpretedGpu(target))
     assert report.agrees, str(report)
+
+
+@pytest.mark.parametrize("target", ["sm90", "sm80"])
+@pytest.mark.parametrize("queries", [24, 1])
+def test_rows_that_see_nothing_are_no_numbers(queries: int, target: str) -> None:
+    """As in the program: only `F.attention` makes them 0, where it says so."""
+
+    def masked(q: Any, k: Any, v: Any, seen: Any) -> Any:
+        scores = weft.where(seen[:, None, None, :] > 0, q @ weft.swapaxes(k, -1, -2), -weft.inf)
+        return F.softmax(scores.astype("f32"), -1).astype(q.dtype) @ v
+
+    shapes = [(2, 2, queries, 32), (2, 2, 160, 32), (2, 2, 160, 32)]
+    given = [weft.zeros(shape, dtype="bf16") for shape in shapes]
+    program = weft.jit(masked).program(*given, weft.zeros((2, 160), dtype="int32"))
+    assert forms(program, target) == ["attention"]
+    inputs = inputs_for(program, 3)
+    inputs[3][0], inputs[3][1] = 0, 1
+    report = compare(program, inputs, InterpretedGpu(target))
+    assert report.agrees, str(report)
+    assert compare(program, inputs, "cpu").agrees
 
 
 def test_wide_weights_are_not_rounded_where_a_wide_result_would_show_it() -> None:

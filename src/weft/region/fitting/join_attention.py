@@ -32,12 +32,13 @@ from weft.region.forms.attention import (
 from weft.region.forms.few_queries import is_of_few, reads_pages
 from weft.region.forms.multiplied import hides_digits
 from weft.region.forms.stream import is_narrow
-from weft.region.forms.warpgroups import suits_warpgroups
+from weft.region.forms.warpgroups import is_regular, suits_warpgroups
 from weft.region.ir import (
     AxisIndex,
     Binary,
     Cast,
     Chain,
+    Check,
     Const,
     Kernel,
     Let,
@@ -151,22 +152,30 @@ def _join_chain(module: Module, chain: Chain, target: Target) -> Module:
 
 def _with_stored_sides(module: Module, kernel: Kernel, last: str) -> tuple[Module, Kernel]:
     """An attention whose queries, keys or values are computed from what is read (they are stored
-    with 8 bits, say), reading them from tensors that maps before it store, and the module with
-    these before its kernel `last`: a map moves each element once, an attention of many queries
-    that is not one kernel the scores of all pairs. That of few queries moves little more than its
-    keys and values, and is left as it is."""
+    with 8 bits, say), or lie in another order, or that picks what it adds to scores from a table,
+    reading all this from tensors that maps before it store, and the module with these before its
+    kernel `last`: a map moves each element once, an attention of many queries that is not one
+    kernel the scores of all pairs. That of few queries moves little more than its keys and values,
+    and is left as it is."""
     found = find_attention(kernel)
     if found is None or is_of_few(kernel, found):
         return module, kernel
     dtype = _before_widening(kernel, weight_side(kernel, found)).dtype
     columns = (found.depth, found.depth, found.value)
     sides = (*score_sides(kernel, found), value_side(kernel, found))
+    wanted: list[tuple[Let, DType, tuple[str, ...]]] = []
     for side, inner in zip(sides, columns, strict=True):
         let = _before_widening(kernel, side)
-        if isinstance(let.expr, Read) or dtype not in (BF16, F16):
-            continue
-        axes = (*(name for name in let.axes if name not in inner), *inner)
-        made = _store_narrow(kernel, let, dtype, axes, f"{last}_{let.name}")
+        if not is_regular(kernel, let, inner, module.tensors) and dtype in (BF16, F16):
+            wanted.append((let, dtype, (*(name for name in let.axes if name not in inner), *inner)))
+    known = {source(kernel, side).name for side in sides}
+    wanted += [
+        (let, let.dtype, let.axes)
+        for let in kernel.body
+        if isinstance(let.expr, Read) and let.expr.places and let.name not in known and let.axes
+    ]
+    for let, kept, axes in wanted:
+        made = _store_narrow(kernel, let, kept, axes, f"{last}_{let.name}")
         if made is None:
             continue
         own, kernel = made
@@ -189,7 +198,7 @@ def _store_narrow(
     """A map that stores a value with 16 bits, and the kernel reading it from there; None where it
     is no value of single elements, or loses something by being stored."""
     lets = [each for each in kernel.body if each.name in needed([let.name], kernel)]
-    if not all(isinstance(each.expr, _OF_ELEMENTS) for each in lets):
+    if not all(isinstance(each.expr, (*_OF_ELEMENTS, Check)) for each in lets):
         return None
     read, kept = replace(let, expr=Read(tensor, tuple(map(axis, axes)))), let
     after = [read]

@@ -104,19 +104,44 @@ def _axis_terms(expr: Expr) -> list[tuple[int, str]] | None:
 
 def _split_alike(parts: Sequence[Kernel], handed: frozenset[str]) -> tuple[Kernel, ...]:
     """The parts with their axes cut where a part cuts them that stores what they read: heads that
-    share keys are two axes of a product and one of the softmax."""
+    share keys are two axes of a product and one of the softmax. Axes of a batch are cut where a
+    part cuts them that reads what they store: windows of images have one mask for each place."""
+    found = [*parts]
+    for number, part in enumerate(parts):
+        for maker in found[:number]:
+            if maker.roles is not None:
+                cut = _split_batches(maker, part, handed)
+                found = [cut if each is maker else each for each in found]
     stored: dict[str, tuple[Kernel, Index]] = {}
-    found: list[Kernel] = []
-    for whole in parts:
+    for number, whole in enumerate(found):
         part = whole
-        for read in [let.expr for let in whole.body if isinstance(let.expr, Read)]:
-            if read.tensor in handed and read.tensor in stored:
+        for read in _handed_reads(whole, handed):
+            if read.tensor in stored:
                 maker, index = stored[read.tensor]
                 for there, here in zip(index, read.index, strict=True):
                     part = _cut_part(part, here, there, maker.sizes)
-        found.append(part)
+        found[number] = part
         stored |= {output.tensor: (part, output.index) for output in part.outputs}
     return tuple(found)
+
+
+def _split_batches(maker: Kernel, reader: Kernel, handed: frozenset[str]) -> Kernel:
+    """A contraction with the axes of its batch cut as a part reads what it stores."""
+    assert maker.roles is not None
+    batch = {*maker.roles.batch}
+    for read in _handed_reads(reader, handed):
+        for output in maker.outputs:
+            if output.tensor == read.tensor and not read.guards:
+                for here, there in zip(output.index, read.index, strict=True):
+                    if here.single_axis is not None and here.single_axis.name in batch:
+                        maker = _cut_part(maker, here, there, reader.sizes)
+    return maker
+
+
+def _handed_reads(part: Kernel, handed: frozenset[str]) -> list[Read]:
+    """The reads of what parts hand on."""
+    reads = [let.expr for let in part.body if isinstance(let.expr, Read)]
+    return [read for read in reads if read.tensor in handed]
 
 
 def _cut_part(part: Kernel, here: Expr, there: Expr, sizes: Mapping[str, int]) -> Kernel:

@@ -78,7 +78,7 @@ def suits_warpgroups(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:
             return False
     rows = (found.depth, found.depth, found.value)
     whole = all(
-        _is_regular(kernel, _of_one_page(kernel, let, found.key), columns, tensors)
+        is_regular(kernel, _of_one_page(kernel, let, found.key), columns, tensors)
         for let, columns in zip(lets, rows, strict=True)
     )
     return whole and len({let.dtype for let in lets}) == 1
@@ -107,7 +107,7 @@ def stream_suits_warpgroups(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bo
         return False
     pairs = {name: sides(kernel, found, name) for name in found.products}
     depths = {name: summed_axes(kernel, name) for name in found.products}
-    if not all(_is_regular(kernel, x, depths[n], tensors) for n in pairs for x in pairs[n]):
+    if not all(is_regular(kernel, x, depths[n], tensors) for n in pairs for x in pairs[n]):
         return False
     streamed = [_rows_read(pairs[name][1], depths[name]) for name in found.products]
     lets = {let.name: let for let in kernel.body}
@@ -176,7 +176,7 @@ def _rows_read(let: Let, columns: Sequence[str]) -> tuple[object, ...]:
     return let.expr.tensor, tuple(terms), tuple(expr.constant for expr in let.expr.index)
 
 
-def _is_regular(
+def is_regular(
     kernel: Kernel, let: Let, columns: Sequence[str], tensors: Mapping[str, Tensor]
 ) -> bool:
     """Whether an operand is read in rows of neighbours that begin at whole lines."""

@@ -29,12 +29,14 @@ class Case:
     def program(self) -> Program:
         b = Builder("weights of few bits")
         x = b.param(self.dtype, [self.rows, self.depth])
-        if self.end == "bias, silu":
-            bias = b.param(self.dtype, [self.columns])
+        if self.end in ("bias, silu", "scaled"):
+            beside = b.param(self.dtype, [self.columns])
         w = _WEIGHTS[self.weights](b, self)
         y = b.dot_general(x, w, contract=([1], [1]), accum_dtype="f32", out_dtype=self.dtype)
         if self.end == "bias, silu":
-            y = b.silu(y + b.broadcast_to(bias, [self.rows, self.columns]))
+            y = b.silu(y + b.broadcast_to(beside, [self.rows, self.columns]))
+        if self.end == "scaled":
+            y = y * b.broadcast_to(beside, [self.rows, self.columns])
         if self.end == "two results":
             return b.build(y, b.exp(y))
         return b.build(y)
@@ -88,16 +90,21 @@ def _pairs(b: Builder, case: Case) -> Value:
     return case.matrix(b, scaled)
 
 
-def _words(b: Builder, case: Case) -> Value:
+def _words(b: Builder, case: Case, dtype: str = "ui32") -> Value:
     """Eight neighbours share a word."""
     shape = [case.columns, case.depth // 8, 8]
-    given, scales = b.param("ui32", [*shape[:2], 1]), b.param(case.dtype, [case.groups, 1])
+    given, scales = b.param(dtype, [*shape[:2], 1]), b.param(case.dtype, [case.groups, 1])
     codes = b.broadcast_to(given, shape)
-    shifts = b.iota("ui32", shape, 2) * 4
+    shifts = b.iota(dtype, shape, 2) * 4
     steps = _emit(b, "bitwise_and", _emit(b, "shift_right", codes, shifts), 15)
     real = b.cast(b.cast(b.reshape(steps, [case.groups, case.group]), "si32") - 8, "f32")
     scaled = real * b.broadcast_to(b.cast(scales, "f32"), [case.groups, case.group])
     return case.matrix(b, scaled)
+
+
+def _signed_words(b: Builder, case: Case) -> Value:
+    """The same in words with a sign, whose shifts may not be negative."""
+    return _words(b, case, "si32")
 
 
 def _floats(b: Builder, case: Case) -> Value:
@@ -105,6 +112,11 @@ def _floats(b: Builder, case: Case) -> Value:
     codes, scale = b.param("fp8_e4m3", [case.columns, case.depth]), b.param("f32", [])
     scales = b.broadcast_to(scale, [case.columns, case.depth])
     return b.cast(b.cast(codes, "f32") * scales, case.dtype)
+
+
+def _converted(b: Builder, case: Case) -> Value:
+    """Nothing is made of them but numbers: results are scaled instead."""
+    return b.cast(b.param("si8", [case.columns, case.depth]), case.dtype)
 
 
 def _across(b: Builder, case: Case) -> Value:
@@ -121,7 +133,9 @@ _WEIGHTS: dict[str, Callable[[Builder, Case], Value]] = {
     "halves of bytes, lows": _with_lows,
     "pairs": _pairs,
     "words": _words,
+    "signed words": _signed_words,
     "floats": _floats,
+    "converted": _converted,
     "across": _across,
 }
 CASES: dict[str, Case] = {
@@ -136,7 +150,10 @@ CASES: dict[str, Case] = {
     "lows": Case(weights="halves of bytes, lows", group=32),
     "pairs": Case(weights="pairs"),
     "words": Case(weights="words"),
+    "signed words": Case(weights="signed words"),
     "floats": Case(weights="floats"),
+    "results scaled": Case(weights="converted", end="scaled"),
+    "results scaled, one row": Case(rows=1, weights="converted", end="scaled"),
     "many rows": Case(rows=64, weights="halves of bytes"),
     "odd columns": Case(rows=3, columns=261),
     "long sums": Case(rows=3, columns=261, depth=1024, weights="halves of bytes"),

@@ -144,11 +144,9 @@ def _side_problems(lets: dict[str, Let], total: Reduce, roles: Roles) -> Iterato
 
 
 def _side_below(lets: dict[str, Let], name: str, roles: Roles) -> str:
-    """The read that a factor is, through casts, or the side that is computed; nothing where it is
-    neither."""
+    """The side that a factor is, through casts: a read, or what is computed of one (codes may be
+    nothing but converted); nothing where it is neither."""
     passed = [name]
     while isinstance(expr := lets[passed[-1]].expr, Cast):
         passed.append(expr.x)
-    if isinstance(lets[passed[-1]].expr, Read):
-        return passed[-1]
     return next((found for found in passed if found in (roles.lhs, roles.rhs)), "")

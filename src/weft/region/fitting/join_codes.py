@@ -28,10 +28,12 @@ from weft.foundation.records import replace
 from weft.region.fitting.joining import live, same_digits
 from weft.region.fitting.one_row import as_one_row
 from weft.region.forms.codes import find_codes, made_of
+from weft.region.forms.small_integers import integer_range
 from weft.region.ir import (
     AxisIndex,
     Binary,
     Cast,
+    Check,
     Const,
     Kernel,
     Let,
@@ -67,6 +69,7 @@ def join_codes(module: Module, target: Target) -> Module:
     """The module with weights of few bits made in the products that read them."""
     if not target.has("cp.async"):
         return module
+    module = replace(module, kernels=tuple(map(_without_known_checks, module.kernels)))
     for kernel in module.kernels:
         apart = _with_sums_apart(module, kernel)
         if apart is not None:
@@ -145,6 +148,19 @@ def _join_maker(module: Module, maker: Kernel) -> Module | None:
         tensors={n: found for n, found in module.tensors.items() if n != output.tensor},
         origin=origin,
     )
+
+
+def _without_known_checks(kernel: Kernel) -> Kernel:
+    """A map that does not look whether places of bits are negative which cannot be: words hold
+    their codes at multiples of an axis."""
+    if kernel.pattern is not Pattern.MAP:
+        return kernel
+    for let in kernel.body:
+        match let.expr:
+            case Check(x=x, rule="nonnegative") if integer_range(kernel, x)[0] >= 0:
+                body = [_rename_operand(other, let.name, x) for other in kernel.body]
+                kernel = live(replace(kernel, body=tuple(body)))
+    return kernel
 
 
 def _makes_weights(module: Module, maker: Kernel) -> bool:

@@ -146,12 +146,15 @@ def _combine_ranges(
     """The range of a function of two integers; sums that wrap have any number."""
     positive = x[0] >= 0 and y[0] >= 0
     match fn:
+        case "mul":
+            ends = [one * two for one in x for two in y]
+            return min(ends), max(ends)
         case "add":
             return x[0] + y[0], x[1] + y[1]
         case "sub":
             return x[0] - y[1], x[1] - y[0]
-        case "and" if positive:
-            return 0, min(x[1], y[1])
+        case "and" if x[0] >= 0 or y[0] >= 0:
+            return 0, min(end[1] for end in (x, y) if end[0] >= 0)
         case "shift_right" if positive and y[1] < _LARGEST:
             return x[0] >> y[1], x[1] >> y[0]
     return whole

@@ -48,6 +48,13 @@ def test_weights_are_made_in_the_one_kernel_and_agree(name: str) -> None:
     assert report.agrees, str(report)
 
 
+@pytest.mark.parametrize("name", ["results scaled", "results scaled, one row", "signed words"])
+def test_every_way_to_have_codes_gets_the_kernel(name: str) -> None:
+    assert [plans_of(CASES[name].program(), target) for target in ("sm90", "sm80")] == [
+        ["codes"]
+    ] * 2
+
+
 MEASURED = {
     "w4a16 1x4096x4096": (8, 16, 1024),
     "w4a16 1x28672x8192": (8, 32, 512),

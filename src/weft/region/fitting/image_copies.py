@@ -129,19 +129,44 @@ def suits(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:
 
 def _trials(kernel: Kernel, roles: Roles, tensors: Mapping[str, Tensor]) -> Iterator[Made]:
     """The kernel with one operand copied or the other, then with both."""
+    for other, board in _boards(kernel, roles, tensors):
+        yield from _behind_copies(kernel, other, board, list(_images(kernel, board, tensors)))
+
+
+def with_lines_of_channels(
+    kernel: Kernel, roles: Roles, tensors: Mapping[str, Tensor]
+) -> Iterator[Made]:
+    """The kernel as it is, then behind copies of operands with their channels last, but without
+    the zeros around and between elements of its image."""
+    yield (kernel,), ()
+    for other, board in _boards(kernel, roles, tensors):
+        image = board.channels_last(image_name(kernel), tensors[board.read.tensor].shape)
+        yield from _behind_copies(kernel, other, board, [image] if image is not None else [])
+
+
+def _boards(
+    kernel: Kernel, roles: Roles, tensors: Mapping[str, Tensor]
+) -> Iterator[tuple[str, Board]]:
+    """The boards of a kernel that are worth copying, each with the other side's name."""
     for side, other in (("lhs", "rhs"), ("rhs", "lhs")):
         board = find_board(kernel, roles, side, tensors)
-        if board is None or kernel.sizes[board.channels] < FEWEST:
-            continue
-        images = list(_images(kernel, board, tensors))
-        beside = _copy_other_side(kernel, roles, other, board, f"{kernel.name}_{other}")
-        both = ((image, beside) for image in images)
-        for chosen in ((beside,), *((image,) for image in images), *both):
-            made = kernel
-            for copy in chosen:
-                body = tuple(copy.read if let.name == copy.read.name else let for let in made.body)
-                made = replace(made, body=body)
-            yield (*(copy.kernel for copy in chosen), made), tuple(copy.tensor for copy in chosen)
+        if board is not None and kernel.sizes[board.channels] >= FEWEST:
+            yield other, board
+
+
+def _behind_copies(
+    kernel: Kernel, other: str, board: Board, images: Sequence[Copy]
+) -> Iterator[Made]:
+    """The kernel behind a copy of what the image meets, of the image, and of both."""
+    assert kernel.roles is not None
+    beside = _copy_other_side(kernel, kernel.roles, other, board, f"{kernel.name}_{other}")
+    both = ((image, beside) for image in images)
+    for chosen in ((beside,), *((image,) for image in images), *both):
+        made = kernel
+        for copy in chosen:
+            body = tuple(copy.read if let.name == copy.read.name else let for let in made.body)
+            made = replace(made, body=body)
+        yield (*(copy.kernel for copy in chosen), made), tuple(copy.tensor for copy in chosen)
 
 
 def image_name(kernel: Kernel) -> str:
@@ -220,6 +245,25 @@ class Board:
             return found
         met = replace(found.read, expr=Read(name, place, tuple(borders.values()), 0.0))
         return replace(found, read=met)
+
+    def channels_last(self, name: str, shape: Sequence[int]) -> Copy | None:
+        """The tensor itself with its channels last; None where they are in no dimension of their
+        own, or whole lines already."""
+        own = [n for n, expr in enumerate(self.read.index) if self.channels in axes_of(expr)]
+        if len(own) != 1 or (own[0] == len(shape) - 1 and shape[-1] % LINE == 0):
+            return None
+        order = [*(n for n in range(len(shape)) if n not in own), *own]
+        names = [f"d{n}" for n in range(len(shape))]
+        sizes = {names[n]: shape[n] for n in order}
+        last = names[own[0]]
+        sizes[last] = -(-sizes[last] // LINE) * LINE
+        ends = (Guard(axis(last), shape[own[0]]),) if shape[own[0]] % LINE else ()
+        read = Read(self.read.tensor, tuple(map(axis, names)), ends, 0.0 if ends else None)
+        found = copied(name, self.let, read, sizes, tuple(self.read.index[n] for n in order))
+        met = found.read.expr
+        assert isinstance(met, Read)
+        met = replace(met, guards=self.read.guards, fill=self.read.fill)
+        return replace(found, read=replace(found.read, expr=met))
 
     def borders(self, shape: Sequence[int]) -> dict[str, Guard]:
         """By taps, the guards that say only that windows are inside an image of this shape: what

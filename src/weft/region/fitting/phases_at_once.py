@@ -24,7 +24,7 @@ from weft.foundation.index_expr import (
     linear,
 )
 from weft.foundation.records import dataclass, replace
-from weft.region.fitting.image_copies import Made, pays, suits
+from weft.region.fitting.image_copies import Made, pays, suits, with_lines_of_channels
 from weft.region.fitting.phases import Pair, Phases, find_phases
 from weft.region.ir import (
     AxisIndex,
@@ -47,13 +47,23 @@ _MOST_MATRICES: Final = 2
 def with_phases_at_once(
     kernel: Kernel, tensors: Mapping[str, Tensor], target: Target
 ) -> Made | None:
-    """The convolution of all phases behind the sums of what other taps come to; None where matrix
-    units cannot multiply it."""
+    """The convolution of all phases behind the sums of what other taps come to, perhaps behind
+    copies of operands with their channels last; None where matrix units cannot multiply it."""
     roles = kernel.roles
-    if roles is None or not pays(kernel, tensors, target):
+    if roles is None or not pays(kernel, tensors, target) or find_phases(kernel) is None:
         return None
-    found = find_phases(kernel)
-    if found is None:
+    for (*copies, made), copied in with_lines_of_channels(kernel, roles, tensors):
+        known = {**tensors, **{tensor.name: tensor for tensor in copied}}
+        found = _with_phases(made, known)
+        if found is not None:
+            return (*copies, *found[0]), (*copied, *found[1])
+    return None
+
+
+def _with_phases(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Made | None:
+    """The same of a kernel whose operands are left where they lie."""
+    roles, found = kernel.roles, find_phases(kernel)
+    if roles is None or found is None:
         return None
     weights, pairs = found
     read = weights.expr

@@ -8,11 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import weft
 from tests.support.cases import one_in
 from tests.support.example_inputs import inputs_for
 from tests.support.gpu_convolutions import Case
 from tests.support.gpu_interpreted import InterpretedGpu
 from tests.support.gpu_programs import through_stages
+from weft import functional as F
 from weft.plan.ir import MmaPlan
 from weft.ptir import Builder, Program
 from weft.region.ir import Kernel, Module, Read
@@ -87,6 +89,30 @@ def test_zeros_lie_between_the_elements_of_a_gradient() -> None:
 def test_an_axis_of_one_element_has_zeros_around_it_and_no_index() -> None:
     program = Case(size=(17, 3), stride=2, images=8, pad=(1, 0, 1, 0)).gradient(0)
     assert [axis.size for axis in copy_in(program).axes] == [8, 19, 5, 64]
+    report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
+
+
+TRANSPOSED = {
+    "channels first": ("NCHW", 64, [0, 2, 3, 1], "image_copy"),
+    "channels that are no whole lines": ("NHWC", 61, [], "image_copy"),
+}
+"""The layout of an image, its channels, how what is made of it is turned, and a copy."""
+
+
+@pytest.mark.parametrize("name", one_in(2, TRANSPOSED))
+def test_transposed_convolutions_multiply_no_zeros_behind_copies(name: str) -> None:
+    layout, channels, order, copy = TRANSPOSED[name]
+    image = (2, 6, 7, channels) if layout == "NHWC" else (2, channels, 6, 7)
+
+    def transposed(x: weft.Tensor, w: weft.Tensor) -> weft.Tensor:
+        found = F.conv_transpose2d(x, w, stride=2, padding=1, output_padding=1, layout=layout)
+        return weft.permute_dims(found, order) if order else found
+
+    given = (weft.zeros(shape, dtype="bf16") for shape in (image, (channels, 32, 3, 3)))
+    program = weft.jit(transposed).program(*given)
+    ends = {name.partition("_")[2] for name in names(program)}
+    assert {copy, "idle_sum"} <= ends
     report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
     assert report.agrees, str(report)
 

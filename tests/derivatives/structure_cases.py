@@ -65,6 +65,10 @@ case("take", lambda b, x, i: b.take(x, i), normal(4), whole(4), label="scalar")
 for start in (0, 1):
     case("take", lambda b, x, s=start: b.take(x, b.iota("si64", [2], 0) + s), normal(4, 3),
          label=f"window at {start}", torch=lambda t, x, s=start: x[s : s + 2])  # fmt: skip
+for start in (2, 3):
+    case("take", lambda b, x, s=start: b.take(x, s - b.iota("si64", [3], 0)), normal(4, 3),
+         label=f"backwards from {start}",
+         torch=lambda t, x, s=start: x[s - 2 : s + 1].flip(0))  # fmt: skip
 case("take", lambda b, x, i: b.take(x, i), normal(3, 1, 2, 2), whole(3, 4), label="images",
      torch=lambda t, x, i: x[i])  # fmt: skip
 for axis, size, source in [(0, 6, (4,)), (1, 5, (2, 4)), (1, 3, (2, 1, 3)), (2, 2, (2, 1, 4, 3))]:

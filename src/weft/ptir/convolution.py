@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from weft.foundation.dtypes import SI64, DType
+from weft.foundation.dtypes import DType
 from weft.ptir.literal import scalar_literal
 from weft.ptir.ops.window import ExtractPatches
 from weft.ptir.term import Term, known_size
@@ -48,8 +48,7 @@ def back_to_image(
     count, (*window, share, outputs) = len(taken.window), map(known_size, kernel.shape)
     turned = kernel.conj()
     for axis in range(count):
-        backwards = range(window[axis] - 1, -1, -1)
-        turned = turned.taken(axis, g.emitter.literal(list(backwards), SI64))
+        turned = turned.flipped(axis)
     parts = turned.reshape((*window, share, groups, outputs // groups))
     parts = parts.transpose((*range(count), count + 2, count + 1, count))
     # Channels and outputs change places within each group: what an output was made of it gives back

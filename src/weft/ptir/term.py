@@ -163,6 +163,9 @@ class Term(Symbolic):
     def flipped(self, axis: int) -> Term:
         """The elements along an axis in reverse order."""
         dim = self.shape[axis]
+        if isinstance(dim, int):
+            last = self.full(dim - 1, (dim,), SI64)
+            return self.taken(axis, last - self.counting((dim,), 0)) if dim > 1 else self
         # Ones added up from the end, less one: n - 1 down to 0, for a size that has only a name as
         # well.
         positions = self.full(1, (dim,), SI64).cumulative_sum(axis=0, reverse=True) - 1

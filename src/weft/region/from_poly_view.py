@@ -81,7 +81,7 @@ def lower_scop(
         if fuse is not fuse_nothing:
             pooled = join_pools(module, target)
             joined = join_column_sums(join_product_sums(pooled, target), target)
-        fitted = fit(joined, target, graph.constants)
+        fitted = fit(joined, target)
         if fuse is not fuse_nothing:
             fitted = with_elements_behind(join_row_folds(fitted, target), target)
         on_gpu = target.kind is Kind.GPU
@@ -168,7 +168,7 @@ class _Lowering:
         return {"with stages chosen": replace(found, notes=(*found.notes, str(search)))}
 
     def _with_stages(self, fusion: Fusion) -> Module:
-        module = fit(self._choose_kernels(fusion, merge_groups), self.target, self.graph.constants)
+        module = fit(self._choose_kernels(fusion, merge_groups), self.target)
         return join_stages(module, self.target, MOST_STAGES)
 
     def _repeats(self, fusion: Fusion, module: Module) -> bool:

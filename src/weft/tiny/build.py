@@ -103,6 +103,12 @@ def shrink(x: Value, start: Sequence[int], size: Sequence[Dim]) -> Value:
     return x if tuple(size) == x.shape else Shrink(x, tuple(start), tuple(size))
 
 
+def every(x: Value, start: int, step: int, count: int) -> Value:
+    """Every `step`-th of the elements along the first axis, from `start` on."""
+    others = (axis(f"i{k}") for k in range(1, len(x.shape)))
+    return View(x, (count, *x.shape[1:]), (axis("i0") * step + start, *others))
+
+
 def flip(x: Value, axes: Sequence[int]) -> Value:
     return Flip(x, tuple(sorted(axes))) if axes else x
 

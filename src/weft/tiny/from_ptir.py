@@ -3,7 +3,8 @@
 A row is a function that builds the op from Tiny values, or the reason why the op stays whole
 (`Opaque`). The program is static and verified. Inputs are named in0, in1, ... in the order of the
 flattened parameters, results out0, out1, ...; a literal of one repeated element is a constant that
-is expanded, and any other literal an input with data of its own (const0, const1, ...).
+is expanded, one of integers that are equally far apart a counter, and any other literal an input
+with data of its own (const0, const1, ...).
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from numpy.typing import NDArray
 
 from weft.foundation import functions, numeric
 from weft.foundation.dims import static
-from weft.foundation.dtypes import SI64, as_dtype
+from weft.foundation.dtypes import SI32, SI64, as_dtype
 from weft.foundation.errors import InternalError, Unimplemented, UserError
+from weft.foundation.scalar import Fn
 from weft.foundation.whole_ops import WholeOp
 from weft.ptir.composite import Composite
 from weft.ptir.ir import ElementRef, Instruction, Operand, Program
@@ -54,11 +56,13 @@ from weft.tiny.from_ptir_complex import (
     stored_type,
 )
 from weft.tiny.from_ptir_row import Rows, Tree
-from weft.tiny.ir import Graph, Input, Opaque, Value, operands
+from weft.tiny.ir import Graph, Input, Iota, Opaque, Value, operands
 
 Array: TypeAlias = NDArray[Any]
 RUN: Final = "run"
 """The input that a graph with random numbers has besides those of the program."""
+_MOST_COUNTED: Final = (1 << 31) - 1
+"""The largest number of a literal that is counted."""
 
 
 def lower_program(program: Program) -> Graph:
@@ -196,6 +200,9 @@ class _Lowering:
             if not kind.size:
                 return build.splat(0, kind.dtype, kind.shape)
             return build.expand(build.scalar(first, kind.dtype), kind.shape)
+        counted = _counted(value)
+        if counted is not None:
+            return counted
         name = f"const{len(self.constants)}"
         self.constants[name] = numeric.as_pairs(value.array)
         made = Input(name, held.dtype, held.shape)
@@ -213,6 +220,21 @@ class _Lowering:
             if value not in self.origin and not isinstance(value, Input):
                 self.origin[value] = (value_id,)
                 stack.extend(operands(value))
+
+
+def _counted(value: TensorLiteral) -> Value | None:
+    """A literal of integers that are equally far apart, as a counter."""
+    kind, numbers = value.type, value.array
+    if kind.dtype not in (SI32, SI64) or kind.rank != 1 or np.abs(numbers).max() > _MOST_COUNTED:
+        return None
+    first, step = int(numbers[0]), int(numbers[1]) - int(numbers[0])
+    if (np.diff(numbers) != step).any():
+        return None
+    counter: Value = Iota(kind.dtype, kind.shape, 0)
+    if step == -1:
+        return build.binary(Fn.SUB, build.splat(first, kind.dtype, kind.shape), counter)
+    steps = counter if step == 1 else build.binary(Fn.MUL, counter, step)
+    return steps if first == 0 else build.binary(Fn.ADD, steps, first)
 
 
 def _value_parts(value: Value | Pair) -> tuple[Value, ...]:

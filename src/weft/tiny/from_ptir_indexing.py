@@ -94,26 +94,46 @@ def _take(op: indexing.Take, args: Sequence[Value], output: TensorType) -> Value
 
 
 def _known_rows(x: Value, indices: Value) -> Value | None:
-    """The rows of x that known indices name one after the other."""
+    """The rows of x that known indices name in equal steps, forwards or backwards, or again."""
     count, total = prod(static_shape(indices.shape)), static(x.shape[0])
-    if count == 0 or not (count == 1 or _counts_up(indices)):
+    known = _equal_steps(indices)
+    if count == 0 or known is None:
         return None
-    first = build.element(indices, [0] * len(indices.shape))
-    start = int(first.value.real) if isinstance(first, Const) else -1
-    if not 0 <= start <= total - count:
+    first, step = known
+    last = first + step * (count - 1)
+    if not 0 <= min(first, last) <= max(first, last) < min(total, int(indices.dtype.highest) + 1):
         return None
-    rest = x.shape[1:]
-    return build.shrink(x, (start, *(0 for _ in rest)), (count, *rest))
+    start, rest = min(first, last), x.shape[1:]
+    if abs(step) > 1:
+        rows = build.every(x, start, abs(step), count)
+    else:
+        size = count if step else 1
+        window = build.shrink(x, (start, *(0 for _ in rest)), (size, *rest))
+        rows = build.expand(window, (count, *rest))
+    return build.flip(rows, (0,) if step < 0 else ())
 
 
-def _counts_up(indices: Value) -> bool:
-    """Whether each index is known to be one more than that before."""
+def _equal_steps(indices: Value) -> tuple[int, int] | None:
+    """The first of indices that are known to be equally far apart, and how far; 0 where there is
+    one. What wraps around in between is right again where the first and the last index are."""
+    if prod(static_shape(indices.shape)) == 1:
+        first = build.element(indices, [0] * len(indices.shape))
+        return (int(first.value.real), 0) if isinstance(first, Const) else None
     match indices:
-        case Binary(fn=Fn.ADD, lhs=Iota(shape=(_,)), rhs=rhs):
-            return known_number(rhs) is not None
         case Iota(shape=(_,)):
-            return True
-    return False
+            return 0, 1
+        case Binary(fn=Fn.ADD | Fn.SUB | Fn.MUL as fn, lhs=lhs, rhs=rhs):
+            left, right = _equal_steps(lhs), _equal_steps(rhs)
+            return None if left is None or right is None else _combine_steps(fn, left, right)
+    number = known_number(indices)
+    return (int(number.real), 0) if number is not None and len(indices.shape) == 1 else None
+
+
+def _combine_steps(fn: Fn, left: tuple[int, int], right: tuple[int, int]) -> tuple[int, int] | None:
+    (a, b), (c, d) = left, right
+    if fn is Fn.MUL:
+        return None if b and d else (a * c, a * d + b * c)
+    return (a + c, b + d) if fn is Fn.ADD else (a - c, b - d)
 
 
 def _gather(op: indexing.Gather, args: Sequence[Value], output: TensorType) -> Value:

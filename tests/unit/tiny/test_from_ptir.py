@@ -151,6 +151,44 @@ def test_rows_at_known_places_in_a_row_are_a_window(start: int) -> None:
     assert Gather not in kinds(graph)
 
 
+EQUAL_STEPS = {
+    "backwards": [4, 3, 2, 1, 0],
+    "some, backwards": [3, 2],
+    "every other": [0, 2, 4],
+    "every other, backwards": [3, 1],
+    "the same again": [2, 2, 2],
+}
+
+
+@pytest.mark.parametrize("name", EQUAL_STEPS)
+def test_rows_at_known_places_in_equal_steps_are_a_movement(name: str) -> None:
+    numbers = EQUAL_STEPS[name]
+    b = Builder()
+    x = b.param("f32", [5, 3])
+    first, step = numbers[0], numbers[1] - numbers[0]
+    counted = b.iota("si32", [len(numbers)], 0) * step + first
+    less = b.full([len(numbers)], first, "si64") - b.iota("si64", [len(numbers)], 0) * -step
+    rows = [b.take(x, places) for places in (b.constant(numbers, "si64"), counted, less)]
+    graph = agree(b.build(*rows), [random_array(F32, (5, 3))])
+    assert Gather not in kinds(graph)
+    assert not graph.constants
+
+
+@pytest.mark.parametrize("numbers", [[0, 3, 1], [3, 4, 5], [1, 0, -1]])
+def test_rows_at_other_places_are_gathered(numbers: list[int]) -> None:
+    b = Builder()
+    program = b.build(b.take(b.param("f32", [5, 3]), b.constant(numbers, "si64")))
+    assert Gather in kinds(lowered(program))
+
+
+def test_places_that_wrap_around_are_gathered() -> None:
+    """Indices of 8 bits do not count to 300."""
+    b = Builder()
+    x = b.param("f32", [400, 2])
+    program = b.build(b.take(x, b.cast(b.iota("ui8", [3], 0) * 100 + 100, "si64")))
+    assert Gather in kinds(agree(program, [random_array(F32, (400, 2))]))
+
+
 @pytest.mark.parametrize("dtype", ["si64", "ui8", "bf16"])
 def test_numbers_that_count_are_read_as_their_places(dtype: str) -> None:
     b = Builder()

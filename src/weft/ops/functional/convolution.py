@@ -397,7 +397,7 @@ def capture_transposed(
     inputs, outputs = weight.tensor.static_shape[:2]
     turned = weight
     for axis in range(2, weight.rank):
-        turned = _turned_around(s, turned, axis)
+        turned = movement.flipped(turned, axis)
     parted = turned.reshape((groups, inputs // groups, outputs, *weight.shape[2:]))
     order = [*range(3, parted.rank), 1, 0, 2]
     window = parted.transpose(order).reshape(
@@ -405,13 +405,6 @@ def capture_transposed(
     )
     plain = ConvChecked((1,) * spatial, around, checked.dilation, groups, checked.layout)
     return channels_back(_with_bias(_patches_product(s, plain, cropped, window), bias), checked)
-
-
-def _turned_around(s: Session, x: Handle, axis: int) -> Handle:
-    """The elements of a short axis in the opposite order."""
-    size = x.tensor.static_shape[axis]
-    parts = [movement.window(x, axis, index, 1) for index in reversed(range(size))]
-    return s.concat(parts, axis) if size > 1 else x
 
 
 def _crop_padding(x: Handle, wide: Sequence[tuple[int, int]], first: int = 1) -> Handle:

@@ -10,11 +10,6 @@ from weft.foundation.records import replace
 from weft.region.fitting.aligned import with_aligned_operands
 from weft.region.fitting.few_channels import with_folded_windows, with_patches
 from weft.region.fitting.filters import with_panels
-from weft.region.fitting.flipped_filters import (
-    Constants,
-    with_filters_in_place,
-    with_known_places,
-)
 from weft.region.fitting.gathers_and_scatters import (
     sorted_together,
     with_near_gathers,
@@ -41,7 +36,7 @@ from weft.target.target import Kind, Target
 _ZERO: Final = ("0", "0.0", "False")
 
 
-def fit(module: Module, target: Target, constants: Constants | None = None) -> Module:
+def fit(module: Module, target: Target) -> Module:
     """The module with long sums cut; on a GPU with room in odd rows, or with them joined, operands
     aligned, hulls of what is seen, windows as their operands lie, single rows of 8-bit numbers as
     contractions and ops that stay whole in steps, whose places are short;
@@ -52,8 +47,6 @@ def fit(module: Module, target: Target, constants: Constants | None = None) -> M
     together: dict[str, tuple[Kernel, ...]] = {}
     if target.kind is Kind.GPU:
         module, together = sorted_together(module)
-        known = (with_known_places(kernel, constants or {}) for kernel in module.kernels)
-        module = with_filters_in_place(replace(module, kernels=tuple(known)), target)
     tensors, own = dict(module.tensors), dict[str, Tensor]()
     kernels: list[Kernel] = []
     origin = dict(module.origin)

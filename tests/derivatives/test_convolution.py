@@ -65,6 +65,59 @@ def test_the_cotangent_of_the_input(setting: tuple[int, ...], window: int) -> No
         np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-11)
 
 
+TRANSPOSED = [
+    (spatial, *rest)
+    for spatial in (1, 2, 3)
+    for rest in itertools.product((1, 2, 3), (0, 1), (1, 2), (1, 2), (1, 2, 4))
+    if spatial == 1 or rest in ((2, 1, 1, 1, 4), (3, 0, 2, 1, 2), (2, 1, 1, 2, 1))
+]
+
+
+@pytest.mark.parametrize("setting", one_in(4, TRANSPOSED), ids=str)
+def test_the_cotangents_of_a_transposed_convolution(setting: tuple[int, ...]) -> None:
+    """That of the input is a convolution in steps, and so is what the weight's is summed from."""
+    spatial, stride, pad, dilation, groups, window = setting
+    pad = min(pad, (window - 1) * dilation // 2)
+    source = np.random.default_rng(setting)
+    x = source.standard_normal((2, 4, *(5, 4, 3)[:spatial]))
+    w = source.standard_normal((4, 6 // groups, *[window] * spatial))
+    conv, plain = getattr(F, f"conv_transpose{spatial}d"), getattr(F, f"conv{spatial}d")
+    extra = max(stride, dilation) - 1
+    options = (None, stride, pad, extra, groups, dilation)
+    g = source.standard_normal(conv(weft.tensor(x), weft.tensor(w), *options).shape)
+
+    def weighed(x: Any, w: Any) -> Any:
+        return weft.sum(conv(x, w, *options) * weft.tensor(g))
+
+    def transposed(w: Any) -> Any:
+        """The same sum by the convolution whose transpose it is."""
+        made = plain(weft.tensor(g), w, None, stride, pad, dilation, groups)
+        return weft.sum(made[(..., *map(slice, x.shape[2:]))] * weft.tensor(x))
+
+    wanted = plain(weft.tensor(g), weft.tensor(w), None, stride, pad, dilation, groups)
+    inside: Any = (..., *map(slice, x.shape[2:]))
+    wanted = np.asarray(wanted)[inside]
+    by_weight = np.asarray(weft.grad(transposed)(weft.tensor(w)))
+    for backend in ("reference", "cpu"):
+        with weft.graph(backend=backend):
+            found = weft.grad(weighed, (0, 1))(weft.tensor(x), weft.tensor(w))
+            alone = weft.grad(weighed, 1)(weft.tensor(x), weft.tensor(w))
+        np.testing.assert_allclose(np.asarray(found[0]), wanted, rtol=1e-9, atol=1e-11)
+        for each in (found[1], alone):
+            np.testing.assert_allclose(np.asarray(each), by_weight, rtol=1e-9, atol=1e-11)
+
+
+def test_the_cotangents_of_a_transposed_convolution_multiply_no_zeros() -> None:
+    def squared(x: Any, w: Any) -> Any:
+        return weft.sum(F.conv_transpose2d(x, w, stride=2) ** 2)
+
+    program = weft.jit(lambda x, w: weft.grad(squared, (0, 1))(x, w)).program(
+        np.ones((2, 4, 5, 5)), np.ones((4, 6, 2, 2))
+    )
+    taken = [i.op for i in program.main.body if isinstance(i.op, ExtractPatches)]
+    assert {op.strides for op in taken} == {(1, 1), (2, 2)}
+
+
 def _squared(dtype: str, stride: int, groups: int = 1) -> Program:
     b = Builder()
     x, w = b.param(dtype, [2, 16, 16, 8]), b.param(dtype, [3, 3, 8 // groups, 12])

@@ -1,5 +1,5 @@
-"""A convolution as a product: the patches of an image times a kernel; and its gradient with
-respect to the image, which is a convolution too.
+"""A convolution as a product: the patches of an image times a kernel; and its gradients, which are
+convolutions too.
 
     patches [N, places..., window * C]  x  kernel [window..., C / groups, O]  =  [N, places..., O]
 
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from weft.foundation.dtypes import DType
 from weft.ptir.literal import scalar_literal
 from weft.ptir.ops.window import ExtractPatches
-from weft.ptir.term import Term, known_size
+from weft.ptir.term import Axes, Term, known_size
 
 
 def times_kernel(
@@ -42,33 +42,71 @@ def back_to_image(
     groups: int,
     image: Term,
     accum: DType | None = None,
+    apart: Sequence[int] = (),
 ) -> Term:
     """The cotangent of an image, from that of the product of its patches, as `taken` from it, with
-    a kernel. g and the kernel have one dtype."""
+    a kernel. g and the kernel have one dtype. If the elements of the image were set `apart` before,
+    with zeros between them, only they have one: then it is a convolution in such steps."""
     count, (*window, share, outputs) = len(taken.window), map(known_size, kernel.shape)
-    turned = kernel.conj()
-    for axis in range(count):
-        turned = turned.flipped(axis)
+    turned = _turn_windows(kernel.conj(), range(count))
     parts = turned.reshape((*window, share, groups, outputs // groups))
     parts = parts.transpose((*range(count), count + 2, count + 1, count))
     # Channels and outputs change places within each group: what an output was made of it gives back
     # to.
     turned = parts.reshape((*window, outputs // groups, groups * share))
-    if set(window) == {1}:
+    if {*window, *apart} == {1}:
         # Elements apart from one another meet no others in their windows: the product first, of
         # what is there, and the zeros between after it.
-        board, around = _board(taken, times_kernel(g, turned, groups, accum, image.dtype), image)
+        made = times_kernel(g, turned, groups, accum, image.dtype)
+        board, around = _board(taken, made, image, apart)
         low, high = zip((0, 0), *around, (0, 0), strict=True)
         return board.pad(low, high)
-    board, around = _board(taken, g, image)
-    patches = board.extract_patches(
-        window=tuple(window), strides=(1,) * count, dilation=taken.dilation, padding=around,
-        pad_value=scalar_literal(0, g.dtype),
+    return times_kernel(_patches_back(taken, g, image, apart), turned, groups, accum, image.dtype)
+
+
+def back_to_kernel(
+    taken: ExtractPatches,
+    g: Term,
+    groups: int,
+    image: Term,
+    accum: DType | None,
+    apart: Sequence[int],
+) -> Term:
+    """The cotangent of the kernel, `[window..., C / groups, groups, O / groups]`, of an image whose
+    elements were set `apart`: by patches of g, since those of the image are mostly zeros."""
+    patches, size = _patches_back(taken, g, image, apart), math.prod(taken.window)
+    places, last, count = list(range(g.rank - 1)), g.rank - 1, len(taken.window)
+    share, each = known_size(image.shape[-1]) // groups, known_size(g.shape[-1]) // groups
+    columns = image.conj()
+    batch: Axes = ((), ())
+    if groups > 1:
+        patches = patches.reshape((*patches.shape[:-1], size, groups, each))
+        columns = columns.reshape((*image.shape[:-1], groups, share))
+        batch = ([last + 1], [last])
+    found = patches.dot(columns, (places, places), batch, accum_dtype=accum, out_dtype=image.dtype)
+    found = found.reshape((groups, *taken.window, each, share))
+    order = (*range(1, count + 1), count + 2, 0, count + 1)
+    return _turn_windows(found, range(1, count + 1)).transpose(order)
+
+
+def _turn_windows(kernel: Term, axes: Sequence[int]) -> Term:
+    for axis in axes:
+        kernel = kernel.flipped(axis)
+    return kernel
+
+
+def _patches_back(taken: ExtractPatches, g: Term, image: Term, apart: Sequence[int]) -> Term:
+    """What of g each element of the image went into."""
+    board, around = _board(taken, g, image, apart)
+    return board.extract_patches(
+        window=taken.window, strides=tuple(apart) or (1,) * len(taken.window),
+        dilation=taken.dilation, padding=around, pad_value=scalar_literal(0, g.dtype),
     )  # fmt: skip
-    return times_kernel(patches, turned, groups, accum, image.dtype)
 
 
-def _board(taken: ExtractPatches, g: Term, image: Term) -> tuple[Term, Sequence[tuple[int, int]]]:
+def _board(
+    taken: ExtractPatches, g: Term, image: Term, apart: Sequence[int]
+) -> tuple[Term, Sequence[tuple[int, int]]]:
     """g with its elements as far apart as the strides, without those whose windows held nothing
     but padding, and how much to put around it so that every element of the image has a window."""
     between, around = [0] * g.rank, []
@@ -77,7 +115,10 @@ def _board(taken: ExtractPatches, g: Term, image: Term) -> tuple[Term, Sequence[
         extent, step = known_size(g.shape[axis]), taken.strides[axis - 1]
         places = (extent - 1) * step + 1 if extent else 0
         between[axis] = step - 1 if extent > 1 else 0
-        around.append((reach - below, known_size(image.shape[axis]) - places + below))
+        elements = known_size(image.shape[axis])
+        if apart and elements:
+            elements = (elements - 1) * apart[axis - 1] + 1
+        around.append((reach - below, elements - places + below))
     board = g.pad([0] * g.rank, [0] * g.rank, between)
     for axis, (low, high) in enumerate(around, 1):
         # A padding below zero takes elements away: those whose windows held nothing but padding.

@@ -3,6 +3,9 @@ step, past the patches.
 
     y = dot_general(extract_patches(x), w)        dx = dot_general(extract_patches(dy...), w turned)
 
+Where zeros were put between the elements of x before, it goes back past them: the gradients of a
+transposed convolution are those of a convolution in steps.
+
 Op by op, the way back would store the cotangents of all patches, as many times the image as a
 window has elements, and add them up in the dtype they are stored in.
 """
@@ -12,10 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weft.ptir.autodiff.definitions import Definitions, definition
-from weft.ptir.convolution import back_to_image
+from weft.ptir.convolution import back_to_image, back_to_kernel
 from weft.ptir.ir import Instruction, Operand
 from weft.ptir.ops.contraction import DotGeneral, wider
-from weft.ptir.ops.movement import Reshape
+from weft.ptir.ops.movement import Pad, Reshape
 from weft.ptir.ops.window import ExtractPatches
 from weft.ptir.term import Cotangents, Pullback, Term
 from weft.ptir.types import Shape, TensorType
@@ -31,6 +34,9 @@ class Convolution:
     image: Operand
     matrix: Operand
     grouped: bool
+    apart: tuple[int, ...] = ()
+    """How far elements of the image were set apart before, with zeros between them, as for a
+    transposed convolution; empty where they were not."""
 
     @property
     def sources(self) -> tuple[Operand, ...]:
@@ -51,8 +57,12 @@ class Convolution:
             g = g.reshape((*g.shape[:-2], outputs))
         kernel = matrix.cast(wide).reshape((*self.taken.window, share, outputs))
         accum = self.op.accum_dtype if wide is image.dtype else None
-        found = back_to_image(self.taken, g.cast(wide), kernel, groups, image, accum)
-        return found, self.op.vjp(at)[1]
+        g = g.cast(wide)
+        found = back_to_image(self.taken, g, kernel, groups, image, accum, self.apart)
+        if not self.apart:
+            return found, self.op.vjp(at)[1]
+        back = back_to_kernel(self.taken, g, groups, image.cast(wide), accum, self.apart)
+        return found, back.reshape(matrix.shape).cast(matrix.dtype)
 
 
 def convolution(instruction: Instruction, made: Definitions) -> Convolution | None:
@@ -70,7 +80,22 @@ def convolution(instruction: Instruction, made: Definitions) -> Convolution | No
     known = [*sizes[1:], *_output_shape(instruction)[1:]]
     if not all(isinstance(dim, int) for dim in known) or not _is_product(op, sizes, cut, grouped):
         return None
-    return Convolution(op, patches.op, patches.operands[0], instruction.operands[1], grouped)
+    image, apart = _set_apart(patches.operands[0], made)
+    return Convolution(op, patches.op, image, instruction.operands[1], grouped, apart)
+
+
+def _set_apart(image: Operand, made: Definitions) -> tuple[Operand, tuple[int, ...]]:
+    """The image before zeros were put between its elements, and how far apart they are then; the
+    image itself where there are none."""
+    found = definition(image, made)
+    if found is None or not isinstance(found.op, Pad):
+        return image, ()
+    (first, *between, last), shape = found.op.interior, _output_shape(found)
+    alone = not any((*found.op.low, *found.op.high, first, last)) and any(between)
+    known = all(isinstance(dim, int) for dim in shape[1:])
+    if not alone or not known or found.op.pad_value.value:
+        return image, ()
+    return found.operands[0], tuple(step + 1 for step in between)
 
 
 def _output_shape(instruction: Instruction) -> Shape:

@@ -171,7 +171,7 @@ class Walk:
             return _Step(instruction, form.sources, self._past_the_divisor(form, result))
         wanted = tuple(map(self._is_wanted, instruction.operands))
         product = convolution(instruction, self.definitions)
-        if product is not None and wanted[0]:
+        if product is not None and (wanted[0] or product.apart):
             back = self._past_the_patches(product, Pullback(operands, result, (), wanted))
             return _Step(instruction, product.sources, back)
         mixture = shares(instruction, self.definitions, self._is_wanted)

@@ -17,6 +17,7 @@ from weft.foundation.index_expr import coefficient, linear
 from weft.foundation.scalar import FUNCTIONS
 from weft.plan.ir import Header, RowPlan
 from weft.plan.rows import is_regular, reduced_axes, row_length
+from weft.plan.staged import NARROW
 from weft.region.forms.columns import (
     matrix_bytes,
     pieces_of_columns,
@@ -119,6 +120,22 @@ def contiguous_axis(
         if axis.size > 1 and score >= 0 and rank >= best and any(step == 1 for step in steps):
             best, chosen = rank, axis.name
     return chosen
+
+
+def drawn_groups(kernel: Kernel, strides: Mapping[str, Sequence[int]]) -> tuple[str, str] | None:
+    """The axis of groups and the axis of a group, where random numbers are drawn in groups that lie
+    next to each other and have so few numbers that no vector fits into one. A vector has a number
+    of each of several groups then, and what a group shares is computed once."""
+    if not any(isinstance(let.expr, Words) for let in kernel.body):
+        return None
+    outputs = [linear(o.index, strides[o.tensor]) for o in kernel.outputs]
+    for group in kernel.axes:
+        if not 1 < group.size < NARROW or any(coefficient(x, group.name) != 1 for x in outputs):
+            continue
+        for groups in kernel.axes:
+            if all(coefficient(x, groups.name) == group.size for x in outputs):
+                return groups.name, group.name
+    return None
 
 
 def columns_together(kernel: Kernel, tensors: Mapping[str, Tensor], plan: RowPlan) -> int:

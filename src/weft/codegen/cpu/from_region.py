@@ -197,7 +197,7 @@ class Lowering(Reductions):
 
     def _tile(self, base: Scope, places: dict[str, Expr], wrappers: Sequence[Wrapper]) -> None:
         """Everything that is stored in one tile."""
-        leaf = open_tile(base, places, wrappers)
+        leaf = open_tile(base, places, wrappers, self.tiling.groups)
         self.kept.begin_tile(wrappers)
         self._stores(leaf)
         for scope in leaf.chain()[: len(base.chain()) - 1 : -1]:

@@ -70,9 +70,11 @@ class Scope:
             )
 
 
-def open_tile(root: Scope, places: dict[str, Expr], wrappers: Sequence[Wrapper]) -> Scope:
-    """Scopes for the unrolled, then the lanes loops; an axis is known where its last variable
-    is."""
+def open_tile(
+    root: Scope, places: dict[str, Expr], wrappers: Sequence[Wrapper], lanes_first: bool = False
+) -> Scope:
+    """Scopes for the unrolled, then the lanes loops, or the other way; an axis is known where its
+    last variable is."""
     missing = dict(places)
     inside = {var for var, _, _ in wrappers}
 
@@ -84,7 +86,9 @@ def open_tile(root: Scope, places: dict[str, Expr], wrappers: Sequence[Wrapper])
 
     scope, known = root, set[str]()
     bind(scope, known)
-    for var, count, kind in sorted(wrappers, key=lambda wrapper: wrapper[2] is LANES):
+    for var, count, kind in sorted(
+        wrappers, key=lambda wrapper: (wrapper[2] is LANES) is not lanes_first
+    ):
         scope = Scope(scope, var, count, kind)
         known.add(var)
         bind(scope, known)

@@ -31,7 +31,7 @@ from typing import Final
 from weft.foundation.errors import InternalError
 from weft.memory.ir import MemRef
 from weft.plan.blocks import PANELS, TILES
-from weft.plan.cpu_rows import contiguous_axis, kept_values
+from weft.plan.cpu_rows import contiguous_axis, drawn_groups, kept_values
 from weft.plan.ir import MapPlan, MmaPlan, Plan, RowPlan
 from weft.plan.rows import reduced_axes
 from weft.plan.staged import NARROW
@@ -136,6 +136,8 @@ class Tiling:
     """Values of a row that later passes over it read from scratch."""
     whole_rows: bool = False
     """Whether a piece has all tiles along the vector axis."""
+    groups: bool = False
+    """Whether lanes run along groups, and what a group shares is computed before its numbers."""
 
     def outer(self, axis: str) -> AxisTiling:
         return self.outer_tiles.get(axis, AxisTiling())
@@ -192,6 +194,11 @@ def tiling_of(kernel: Kernel, refs: dict[str, MemRef], plan: Plan) -> Tiling:
     # Lanes along the sum would be so many sums side by side, added up at the end: another order.
     if vector in reduced and _keeps_order(kernel):
         vector = None
+    groups = drawn_groups(kernel, strides) if isinstance(plan, MapPlan) else None
+    if groups is not None:
+        tile, group = AxisTiling(1, plan.vector), AxisTiling(kernel.sizes[groups[1]])
+        both = {groups[0]: tile, groups[1]: group}
+        return Tiling(groups[0], both, {groups[0]: tile}, groups=True)
     if isinstance(plan, MapPlan):
         tile = _map_tile(kernel, vector, plan)
     elif isinstance(plan, RowPlan):

@@ -36,6 +36,7 @@ _NATIVE: Final[dict[str, Callable[..., Val]]] = {
     "tanh": exponential.tanh,
     "log": logarithm.log,
     "log2": logarithm.log2,
+    "log10": logarithm.log10,
     "log1p": logarithm.log1p,
     "erf": error_function.erf,
     "trunc": rounding.trunc,
@@ -46,7 +47,6 @@ _NATIVE: Final[dict[str, Callable[..., Val]]] = {
 _WIDE: Final[dict[str, Callable[..., Val]]] = {
     "sinh": exponential.sinh,
     "cosh": exponential.cosh,
-    "log10": logarithm.log10,
     "asinh": logarithm.asinh,
     "acosh": logarithm.acosh,
     "atanh": logarithm.atanh,

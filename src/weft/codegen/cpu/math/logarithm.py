@@ -22,8 +22,9 @@ _SERIES: Final = {
         0.18181795547521137, 0.15386244737621665, 0.13268638369266825, 0.13088034850927555,
     ),
 }  # fmt: skip
-_LOG10_2_HIGH: Final = 0.3010299950838089
-_LOG10_2_LOW: Final = 5.801722962879576e-10
+_LOG10_2_HIGH: Final = {"float": 0.301025390625, "double": 0.3010299950838089}
+"""With so few digits that the product with an exponent is exact, and what is left:"""
+_LOG10_2_LOW: Final = {"float": 4.605038981195214e-06, "double": 5.801722962879576e-10}
 _HUGE: Final = 2.0**28
 """From here on 1 + x^2 is x^2 in every format, for the inverse hyperbolic functions."""
 
@@ -42,8 +43,8 @@ def log2(w: Writer, x: Val) -> Val:
 def log10(w: Writer, x: Val) -> Val:
     n, f = exponent_and_rest(w, x)
     series = _combine_parts(w, w.like(0.0, x), f, w.like(0.0, x))
-    small = w.fma(series, math.log10(math.e), w.mul(n, _LOG10_2_LOW))
-    return _choose_edges(w, w.fma(n, _LOG10_2_HIGH, small), x)
+    small = w.fma(series, math.log10(math.e), w.mul(n, _LOG10_2_LOW[x.scalar]))
+    return _choose_edges(w, w.fma(n, _LOG10_2_HIGH[x.scalar], small), x)
 
 
 def log1p(w: Writer, x: Val) -> Val:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Sequence
 
 from weft.codegen.cpu import math as elementary
@@ -153,7 +154,7 @@ class Elements:
             case "gelu":
                 # As its gradient is spelled, so that both share the erf.
                 half = code.binary("fmul", x, number(0.5, x.scalar, x.lanes))
-                scaled = code.binary("fdiv", x, number(math.sqrt(2.0), x.scalar, x.lanes))
+                scaled = self._float("div", [x, number(math.sqrt(2.0), x.scalar)])
                 bell = code.binary("fadd", self._float("erf", [scaled]), one)
                 return code.binary("fmul", half, bell)
         raise Unimplemented(fn, "the CPU code generator does not have this function of floats")
@@ -180,15 +181,16 @@ class Elements:
     def _shared_quotient(self, part: Val, total: Val) -> Val:
         """part / total for a vector of parts that share a total, as those of a norm's row do: the
         reciprocal is computed once for all vectors, and the remainder corrects the product with it
-        (Markstein). All is computed with the other sign, which zeros keep then, and what is not
-        finite has no remainder. The quotient is correctly rounded, but for one in the last place
-        where a part or the quotient is below 2^-100. A total that is not positive, or whose
-        reciprocal is no normal number, divides every vector."""
+        (Markstein). All is computed for a positive total and with the other sign, which zeros keep
+        then, and what is not finite has no remainder. The quotient is correctly rounded, but for
+        one in the last place where a part or the quotient is below 2^-100. A total that is 0, or
+        whose reciprocal is no normal number, divides every vector."""
         code, lanes = self.code, part.lanes
-        small = code.compare("fcmp ult", total, number(2.0**-126, total.scalar))
-        large = code.compare("fcmp ugt", total, number(2.0**126, total.scalar))
-        backward = code.binary("fdiv", number(-1.0, total.scalar), total)
-        backward, below = code.spread(backward, lanes), code.spread(total, lanes)
+        size = code.intrinsic("llvm.fabs", total)
+        small = code.compare("fcmp ult", size, number(2.0**-126, total.scalar))
+        large = code.compare("fcmp ugt", size, number(2.0**126, total.scalar))
+        reciprocal = code.binary("fdiv", number(-1.0, total.scalar), size)
+        backward, below = code.spread(reciprocal, lanes), code.spread(size, lanes)
         rough = code.assign(f"fmul {part}, {backward.text}", part.scalar, lanes)
         rest = code.intrinsic("llvm.fma", rough, below, part)
         most = number(2.0**126, part.scalar, lanes)
@@ -198,10 +200,18 @@ class Elements:
         better = code.intrinsic("llvm.fma", rest, backward, rough)
 
         def divided() -> list[Val]:
-            return [code.binary("fdiv", code.assign(f"fneg {part}", part.scalar, lanes), total)]
+            return [code.binary("fdiv", code.assign(f"fneg {part}", part.scalar, lanes), size)]
 
-        found = code.rarely(code.binary("or", small, large), [better], divided)[0]
-        return code.assign(f"fneg {found}", part.scalar, lanes)
+        known = _known_float(total)
+        if known is None or not 2.0**-126 <= abs(known) <= 2.0**126:
+            better = code.rarely(code.binary("or", small, large), [better], divided)[0]
+        # A positive total takes the sign back that all was computed with, a negative one keeps it.
+        bits = code.convert("bitcast", total, "i32")
+        sign = code.binary(
+            "and", code.binary("xor", bits, number(-1, "i32")), number(1 << 31, "i32")
+        )
+        turned = code.binary("xor", code.convert("bitcast", better, "i32"), sign)
+        return code.convert("bitcast", turned, part.scalar)
 
     def _share(self, part: Val, total: Val) -> Val:
         """part / total for a total of 1 or more and a lifted part of it, where many parts share a
@@ -336,3 +346,10 @@ def _integer_power(code: Code, base: Val, exponent: Val) -> Val:
         result = code.select(wanted, code.binary("mul", result, base), result)
         base = code.binary("mul", base, base)
     return result
+
+
+def _known_float(value: Val) -> float | None:
+    """What a single float is that is a constant."""
+    if not value.text.startswith("0x"):
+        return None
+    return float(struct.unpack("<d", struct.pack("<Q", int(value.text, 16)))[0])

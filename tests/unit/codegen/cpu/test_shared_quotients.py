@@ -50,3 +50,22 @@ def test_a_norm_divides_no_vector(target: str) -> None:
     text = str(weft.compile(program, target=target).stages["llvm"])
     assert "fdiv float" in text
     assert "fdiv <" not in text
+
+
+@pytest.mark.parametrize("divisor", [3.7, -3.7])
+def test_a_number_divides_no_vector(divisor: float) -> None:
+    b = Builder()
+    x = b.param("f32", [8, 64])
+    text = weft.compile(
+        b.build(b.div(x, b.full([8, 64], divisor, "f32"))), target="x86-64-v4"
+    ).stages["llvm"]
+    assert "fdiv float" in text
+    assert "fdiv <" not in text
+
+
+def test_gelu_divides_no_vector_but_in_its_error_function() -> None:
+    b = Builder()
+    x = b.param("f32", [8, 64])
+    text = weft.compile(b.build(b.gelu(x)), target="x86-64-v4").stages["llvm"]
+    routine = text[text.index("define void @") :]
+    assert "fdiv <" not in routine

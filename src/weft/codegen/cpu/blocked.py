@@ -64,11 +64,9 @@ from weft.region.ir import Binary, Read, Reduce, operands
 _TOGETHER: Final = 32
 """Steps of `tile[2]` that are summed up before they join the total of a long sum."""
 _MANY: Final = 16
-"""Of more steps of `tile[2]` than these the first and the last are as all others. For fewer, sums
-that are neither cleared before nor read again after are worth code of their own."""
-_MOST_BLOCKS: Final = 3
-"""Kinds of blocks, whole ones and those at edges, that each have code of their own for the first
-step. Where there are more, it is as those after it but for the end."""
+"""Of more steps of `tile[2]` than these, where they do not share their code anyway, the first and
+the last are as all others. For fewer, sums that are neither cleared before nor read again after are
+worth code of their own."""
 _AHEAD: Final = 8
 """Steps along k between a panel's prefetch from the second cache and its use: a hundred clocks."""
 _FINISHED_TOGETHER: Final = 2
@@ -91,6 +89,9 @@ class BlockedContraction(Panels):
     blocking: Blocking
     packs_rows: ClassVar[bool] = True
     """Whether panels of A may be rows as they lie in memory."""
+    shares_steps: ClassVar[bool] = True
+    """Whether one code serves the first step along the summed axes, which stores its sums, the last
+    one, which finishes them, and those between: registers are multiplied alike in all of them."""
 
     def routine(self, name: str) -> ir.Routine:
         self._begin()
@@ -136,11 +137,6 @@ class BlockedContraction(Panels):
         # not their product, counts.
         steps = self._size(self.roles.k) // blocking.depth
         self.totals = self.sums + (steps > 2 * _TOGETHER)
-        blocks = (
-            cuts(self._rows(), blocking.block_rows),
-            cuts(self._size(self.roles.n), blocking.block_columns),
-        )
-        self.shares_steps = len(blocks[0]) * len(blocks[1]) > _MOST_BLOCKS
 
     def _stays_in_rows(self, side: Side) -> bool:
         """Whether panels of A are rows as they lie in memory: windows, which would be turned
@@ -249,7 +245,7 @@ class BlockedContraction(Panels):
 
     def _block(self, root: Scope, block: Block) -> None:
         summed = self._size(self.roles.k)
-        many = summed // self.blocking.depth > _MANY
+        many = not self.shares_steps and summed // self.blocking.depth > _MANY
         if self.totals == self.sums and many:
             self._clear(root, self.sums, block, self._neutral_zero())
             self._sum_up(root, block, constant(0), summed, clear=True)
@@ -286,11 +282,13 @@ class BlockedContraction(Panels):
         steps = cuts(extent, self.blocking.depth)
         if not clear and not self.shares_steps:
             steps = first_apart(steps)
-        for cut in last_apart(steps) if finishes else steps:
+        for cut in steps:
             scope = Scope(root, self._name("kb"), cut.count, SERIAL)
             adds: bool | str = clear or cut.start > 0 or (cut.count > 1 and scope.var)
             start = axis(scope.var) * cut.extent + cut.start + first
-            ends = finishes and cut.start + cut.count * cut.extent == extent
+            ends = None
+            if finishes and cut.start + cut.count * cut.extent == extent:
+                ends = axis(scope.var) - (cut.count - 1) if cut.count > 1 else ZERO
             self._pack_or_find(scope, self.b, block.column, block.columns, start, cut.extent)
             if self.rows_in_turn:
                 self._rows_in_turn(scope, block, start, cut.extent, adds=adds, ends=ends)
@@ -308,10 +306,11 @@ class BlockedContraction(Panels):
             self._pack_side(scope, side, first, size, start, depth)
 
     def _rows_in_turn(
-        self, scope: Scope, block: Block, start: Expr, depth: int, *, adds: bool | str, ends: bool
-    ) -> None:
+        self, scope: Scope, block: Block, start: Expr, depth: int, *, adds: bool | str,
+        ends: Expr | None,
+    ) -> None:  # fmt: skip
         """Each panel of A packed, multiplied with all of B while it is in the nearest cache, and in
-        the last step finished while its sums are there."""
+        the last step, where `ends` is 0, finished while its sums are there."""
         over = Scope(scope, self._name("ip"), -(-block.rows // self.a.width), SERIAL)
         panel, side = axis(over.var), self.a
         if side.lies:
@@ -319,16 +318,20 @@ class BlockedContraction(Panels):
         else:
             self._pack_panel(over, block, panel, start, depth)
         columns = Scope(over, self._name("jp"), -(-block.columns // self.b.width), SERIAL)
-        if ends:
-            self._foresee_results(columns, block, panel, axis(columns.var))
+        if ends is not None:
+            last = Scope(columns, self._name("last"), stop=ends + 1, end=1)
+            self._foresee_results(last, block, panel, axis(columns.var))
+            last.close()
         tile = panel, axis(columns.var)
         panels = (panel if side.lies else ZERO), tile[1]
         width = round_up(block.columns, self.b.width)
         self._multiply_tile(columns, tile, panels, width, self._steps(depth), adds=adds)
         columns.close()
-        if ends:
-            first = panel * side.width
-            self._finish_some(over, block, first, first + side.width)
+        if ends is not None:
+            # Loops that turn once in the last step, and in others not at all.
+            first, last = panel * side.width, Scope(over, self._name("last"), stop=ends + 1, end=1)
+            self._finish_some(last, block, first, first + side.width)
+            last.close()
         over.close()
 
     def _pack_panel(self, over: Scope, block: Block, panel: Expr, start: Expr, depth: int) -> None:
@@ -539,12 +542,3 @@ def first_apart(blocks: list[Cut]) -> list[Cut]:
     first = blocks[0]
     rest = Cut(first.start + first.extent, first.count - 1, first.extent)
     return [replace(first, count=1), rest, *blocks[1:]]
-
-
-def last_apart(blocks: list[Cut]) -> list[Cut]:
-    """The same blocks, the last by itself."""
-    *rest, last = blocks
-    if last.count == 1:
-        return blocks
-    apart = Cut(last.start + (last.count - 1) * last.extent, 1, last.extent)
-    return [*rest, replace(last, count=last.count - 1), apart]

@@ -34,6 +34,8 @@ _TURNED: Final = 16
 class TileContraction(WordContraction):
     """The nest of one contraction by tiles."""
 
+    # A step is one statement, which stores or adds wherever it stands.
+    shares_steps = False
     part: int = 0
     """Which part of numbers is packed."""
 
@@ -64,11 +66,6 @@ class TileContraction(WordContraction):
             # A panel of columns before it is turned.
             others.append((BF16 if self.parts > 1 else self.lets[self.b.value].dtype, EDGE * depth))
         return (a, rows * self.per_word * self.parts), (b, columns * self.parts), *others
-
-    def _begin(self) -> None:
-        super()._begin()
-        # A step is one statement, which stores or adds wherever it stands.
-        self.shares_steps = False
 
     def _multiply(
         self,

@@ -18,7 +18,9 @@ def product(rows: int, depth: int, columns: int) -> Program:
 def test_the_first_and_the_last_of_many_steps_are_as_all_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One loop over them instead of three, and the same bits, zeros below zero among them."""
+    """One loop over them instead of three, and the same bits, zeros below zero among them, also
+    where steps do not share their code."""
+    monkeypatch.setattr(blocked.BlockedContraction, "shares_steps", False)
     rng = np.random.default_rng(0)
     x = rng.standard_normal((60, 9000)).astype(np.float32)
     y = rng.standard_normal((9000, 70)).astype(np.float32)
@@ -35,19 +37,22 @@ def test_the_first_and_the_last_of_many_steps_are_as_all_others(
     np.testing.assert_allclose(mine, x.astype(np.float64) @ y, rtol=0, atol=2e-3)
 
 
-def test_steps_share_a_loop_where_there_are_many_kinds_of_blocks(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("rows", "depth"), [(60, 2900), (64, 2048)])
+def test_the_first_the_last_and_all_other_steps_share_a_loop(
+    rows: int, depth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first step stores its sums and those after it add to them, in the same code."""
+    """The first step stores its sums, those after it add to them, and the last one finishes the
+    results, all in the same code."""
     rng = np.random.default_rng(1)
-    x = rng.standard_normal((60, 2900)).astype(np.float32)
-    y = rng.standard_normal((2900, 70)).astype(np.float32)
+    x = rng.standard_normal((rows, depth)).astype(np.float32)
+    y = rng.standard_normal((depth, 70)).astype(np.float32)
     x[7], y[:, 9] = 0.0, -0.0
     found = []
-    for kinds in (0, 1 << 40):
-        monkeypatch.setattr(blocked, "_MOST_BLOCKS", kinds)
-        executable = weft.compile(product(60, 2900, 70))
+    for shares in (True, False):
+        monkeypatch.setattr(blocked.BlockedContraction, "shares_steps", shares)
+        executable = weft.compile(product(rows, depth, 70))
         found.append((executable.stages["cpu"].count("init tile"), executable.run([x, y])[0]))
     (tiles, mine), (apart, usual) = found
     assert tiles < apart
     np.testing.assert_array_equal(mine.view(np.uint32), usual.view(np.uint32))
+    np.testing.assert_allclose(mine, x.astype(np.float64) @ y, rtol=0, atol=2e-3)

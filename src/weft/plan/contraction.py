@@ -308,7 +308,9 @@ def _register_tiles(
     m, n, depth = _inner_sizes(kernel)
     while lanes > 1 and lanes > n:
         lanes //= 2
-    rows, vectors = register_tile(m, n, lanes, target.limits.vector_registers or 16)
+    short = math.prod(sizes.values()) < WORTH_PACKING
+    registers = target.limits.vector_registers or 16
+    rows, vectors = register_tile(m, n, lanes, registers, rest=_SHORT_REST if short else 1.0)
     columns = vectors * lanes
     small = depth * columns * kernel.let(roles.rhs).dtype.storage_bytes <= SCRATCH_BYTES
     apart = _operand_stride(kernel, tensors, roles.rhs, roles.n[-1]) != 1
@@ -330,6 +332,9 @@ def _register_tiles(
 
 WORTH_PACKING = 64 * 64 * 64
 """Products from which on copying operands into panels takes less than reading them as they lie."""
+_SHORT_REST = 0.85
+"""What a register tile that leaves a rest is worth for a product of a few microseconds: the rest
+has code of its own, which takes LLVM as long as that of the tile."""
 _WIDE = 16
 """Lanes of vectors whose tiles are so much code that it should not be written twice."""
 _TALLEST = 14
@@ -494,9 +499,12 @@ def _operand_stride(kernel: Kernel, tensors: Mapping[str, Tensor], operand: str,
     return coefficient(linear(read.index, strides), name)
 
 
-def register_tile(m: int, n: int, lanes: int, registers: int) -> tuple[int, int]:
+def register_tile(
+    m: int, n: int, lanes: int, registers: int, *, rest: float = 1.0
+) -> tuple[int, int]:
     """Rows and vectors of a register tile: each step loads rows + vectors values for rows * vectors
-    multiply-adds, and what does not fill a tile runs at the speed of single elements."""
+    multiply-adds, and what does not fill a tile runs at the speed of single elements. A tile that
+    leaves a rest along an axis is worth `rest` times as much."""
     best, chosen = 0.0, (1, 1)
     for vectors in range(1, 5):
         # Beside the sums a register for each vector of B, and one for the number of A that is
@@ -505,6 +513,7 @@ def register_tile(m: int, n: int, lanes: int, registers: int) -> tuple[int, int]
         for rows in range(1, min(most, m, 14) + 1):
             reuse = rows * vectors / (rows + vectors)
             score = reuse * _filled_share(m, rows) * _filled_share(n, vectors * lanes)
+            score *= rest ** ((m % rows > 0) + (n % (vectors * lanes) > 0))
             if score > best:
                 best, chosen = score, (rows, vectors)
     return chosen

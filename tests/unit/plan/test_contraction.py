@@ -12,7 +12,7 @@ import pytest
 import weft
 from tests.support.cases import one_in
 from weft.driver.compile import compile_program
-from weft.plan.contraction import columns_along_k
+from weft.plan.contraction import columns_along_k, register_tile
 from weft.ptir import Builder, Program
 from weft.target.cpu import host
 from weft.target.target import Target
@@ -94,6 +94,15 @@ def product(m: int, k: int, n: int, batch: int = 1, *, turned: bool = False) -> 
 def test_wide_vectors_read_rows_where_they_lie(program: Program, packed: str) -> None:
     plans = json.loads(compile_program(program, wide()).stages["plan"])["plans"]
     assert "".join(cached["tensor"] for cached in plans[0]["cache"]) == packed
+
+
+def test_the_tile_of_a_short_product_leaves_no_rest() -> None:
+    """Code for a rest of two rows takes LLVM as long as that of the tile; six rows at a time load
+    less than four, which long products wait for."""
+    assert register_tile(32, 64, 16, 32) == (6, 4)
+    for rows, tile in ((32, "4x64"), (64 * 64, "6x64")):
+        plans = json.loads(compile_program(product(rows, 64, 64), wide()).stages["plan"])["plans"]
+        assert plans[0]["warp_tile"] == tile
 
 
 @pytest.mark.parametrize(

@@ -186,12 +186,30 @@ def test_order(op: Order, dtype: DType) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "digits"), [(SI8, 1), (I1, 1), (SI4, 1), (SI16, 2), (F16, 4), (SI32, 4), (F64, 8)]
+    ("dtype", "largest"), [(SI8, 255), (I1, 255), (SI4, 255), (F16, (1 << 32) - 1), (F64, -1)]
 )
-def test_a_number_is_sorted_by_as_many_digits_as_it_has(dtype: DType, digits: int) -> None:
+def test_bytes_and_floats_are_sorted_by_all_their_digits(dtype: DType, largest: int) -> None:
     x = keys(dtype, (1, 70))
     routine, _, _ = lowered(Order(1, 70, 70), [x], [dtype], SI64, 70)
-    assert re.search(rf"icmp uge i\d+ %digit, {8 * digits}\n", emit_module([routine]))
+    assert re.search(rf"@sort_items.* i64 70, i64 0, i64 {largest}\)", emit_module([routine]))
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("dtype", [SI16, SI32, SI64, UI64], ids=str)
+def test_whole_numbers_are_sorted_by_what_they_differ_in(dtype: DType, descending: bool) -> None:
+    """Rows in the middle, at both ends and over all numbers, and one of equal numbers."""
+    rng, ends = np.random.default_rng(0), np.iinfo(dtype.numpy)
+    near = rng.integers(-100, 100, (5, 300))
+    if not dtype.is_signed:
+        near += 1 << 40
+    x = near.astype(dtype.numpy)
+    x[1] = (rng.integers(0, 70, 300)).astype(dtype.numpy) + ends.min
+    x[2] = ends.max - (rng.integers(0, 257, 300)).astype(dtype.numpy)
+    x[3, ::2], x[3, 1::2] = ends.min, ends.max
+    x[4] = 7
+    op = Order(5, 300, 300, descending=descending)
+    found = run(op, [x], [dtype], SI64, x.size)
+    assert found.tolist() == op.evaluate(x).tolist()
 
 
 def same(found: Array, want: Array) -> None:

@@ -250,26 +250,48 @@ plain:
 
 
 def _multiply_tiles(instruction: str) -> str:
-    """The loop along k: the sums are tiles 0 to 3, those of A are 4 and 5, those of B 6 and 7. A
-    tile is loaded just before its first product: the first one waits for two loads, not four."""
+    """The loop along k: the sums are tiles 0 to 3, those of A are 4 and 5, those of B 6 and 7. The
+    next step's tile is loaded after the last product with this step's: where two threads share a
+    core, loads and products that wait for them do not overlap otherwise."""
+    products = [
+        f"  call void @{instruction}(i8 {2 * a + b}, i8 {4 + a}, i8 {6 + b})"
+        for a in range(2)
+        for b in range(2)
+    ]
+
+    def load(tile: int, place: str) -> str:
+        step = "%a.row" if tile < 6 else f"{EDGE * 4}"
+        return f"  call void @llvm.x86.tileloadd64(i8 {tile}, ptr %{place}, i64 {step})"
+
+    places = {6: "b.panel", 4: "a.panel", 7: "b.second", 5: "a.second"}
+    first = "\n".join(load(tile, place) for tile, place in places.items())
+    body = "\n".join(
+        [
+            *(*products[:2], load(4, "a0"), products[2], load(6, "b0")),
+            *(products[3], load(5, "a1"), load(7, "b1")),
+        ]
+    )
+    every = "\n".join(products)
     return f"""deep:
-  %k = phi i64 [ 0, %along ], [ %k.next, %deep ]
+  %a.second = getelementptr i8, ptr %a.panel, i64 %a.half
+  %b.second = getelementptr i8, ptr %b.panel, i64 {_TILE * 4}
+{first}
+  %several = icmp ugt i64 %words, {STEP}
+  br i1 %several, label %steps, label %last
+steps:
+  %k = phi i64 [ {STEP}, %deep ], [ %k.next, %steps ]
   %a0 = getelementptr i32, ptr %a.panel, i64 %k
   %a1 = getelementptr i8, ptr %a0, i64 %a.half
   %b.row = mul i64 %k, {EDGE * 4}
   %b0 = getelementptr i8, ptr %b.panel, i64 %b.row
   %b1 = getelementptr i8, ptr %b0, i64 {_TILE * 4}
-  call void @llvm.x86.tileloadd64(i8 6, ptr %b0, i64 {EDGE * 4})
-  call void @llvm.x86.tileloadd64(i8 4, ptr %a0, i64 %a.row)
-  call void @{instruction}(i8 0, i8 4, i8 6)
-  call void @llvm.x86.tileloadd64(i8 7, ptr %b1, i64 {EDGE * 4})
-  call void @{instruction}(i8 1, i8 4, i8 7)
-  call void @llvm.x86.tileloadd64(i8 5, ptr %a1, i64 %a.row)
-  call void @{instruction}(i8 2, i8 5, i8 6)
-  call void @{instruction}(i8 3, i8 5, i8 7)
+{body}
   %k.next = add i64 %k, {STEP}
   %deeper = icmp ult i64 %k.next, %words
-  br i1 %deeper, label %deep, label %keep"""
+  br i1 %deeper, label %steps, label %last
+last:
+{every}
+  br label %keep"""
 
 
 _EVERY_PAIR: Final = (

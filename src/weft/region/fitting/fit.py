@@ -28,6 +28,7 @@ from weft.region.fitting.phases_at_once import with_phases_at_once
 from weft.region.fitting.row_padding import with_room
 from weft.region.fitting.transposed_windows import with_turned_windows, with_written_windows
 from weft.region.fitting.whole_ops import whole_in_parts
+from weft.region.fitting.whole_rows import with_whole_rows
 from weft.region.forms.planes import find_planes
 from weft.region.ir import Cast, Const, Kernel, Module, Pattern, Tensor
 from weft.region.structure import buffers
@@ -102,7 +103,8 @@ def _prepare_kernel(
         groups = phases or with_joined_groups(kernel, tensors, target)
         patches = groups or with_patches(kernel, tensors, target)
         folded = patches or with_folded_windows(kernel, tensors, target)
-        return folded or with_boards(kernel, tensors, target)
+        rows = folded or with_whole_rows(kernel, tensors, target)
+        return rows or with_boards(kernel, tensors, target)
     written = with_written_windows(kernel, tensors, target)
     if written is not None:
         return _align_operands(written, tensors, target)

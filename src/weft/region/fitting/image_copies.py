@@ -72,7 +72,7 @@ def with_board_of_groups(
         board = find_board(kernel, roles, side, tensors)
         if board is None or not board.is_summed:
             continue
-        for image in _images(kernel, board, tensors):
+        for image in images_of(kernel, board, tensors):
             body = tuple(image.read if let.name == image.read.name else let for let in kernel.body)
             made = replace(kernel, body=body)
             known = {**tensors, image.tensor.name: image.tensor}
@@ -81,13 +81,15 @@ def with_board_of_groups(
     return None
 
 
-def _images(kernel: Kernel, board: Board, tensors: Mapping[str, Tensor]) -> Iterator[Copy]:
+def images_of(
+    kernel: Kernel, board: Board, tensors: Mapping[str, Tensor], line: int = LINE
+) -> Iterator[Copy]:
     """Copies of an image: as it is where nothing but its borders is to be filled in, then with
-    zeros around it."""
+    zeros around it; channels fill `line`s up."""
     borders = board.borders(tensors[board.read.tensor].shape)
     if borders:
-        yield board.copy(image_name(kernel), borders)
-    yield board.copy(image_name(kernel))
+        yield board.copy(image_name(kernel), borders, line)
+    yield board.copy(image_name(kernel), line=line)
 
 
 def pays(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> bool:
@@ -130,7 +132,7 @@ def suits(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:
 def _trials(kernel: Kernel, roles: Roles, tensors: Mapping[str, Tensor]) -> Iterator[Made]:
     """The kernel with one operand copied or the other, then with both."""
     for other, board in _boards(kernel, roles, tensors):
-        yield from _behind_copies(kernel, other, board, list(_images(kernel, board, tensors)))
+        yield from _behind_copies(kernel, other, board, list(images_of(kernel, board, tensors)))
 
 
 def with_lines_of_channels(
@@ -159,7 +161,7 @@ def _behind_copies(
 ) -> Iterator[Made]:
     """The kernel behind a copy of what the image meets, of the image, and of both."""
     assert kernel.roles is not None
-    beside = _copy_other_side(kernel, kernel.roles, other, board, f"{kernel.name}_{other}")
+    beside = copy_other_side(kernel, kernel.roles, other, board, f"{kernel.name}_{other}")
     both = ((image, beside) for image in images)
     for chosen in ((beside,), *((image,) for image in images), *both):
         made = kernel
@@ -220,17 +222,39 @@ class Board:
     channels: str
     is_summed: bool
     sizes: Mapping[str, int]
+    matrices: int
+    """How many of the axes apart are batches."""
 
-    def copy(self, name: str, borders: Mapping[str, Guard] | None = None) -> Copy:
-        """The board, in memory; its axes are called as taps and channels are. Along those with
-        `borders`, by their taps, it is the image as it is, and read where these guards hold."""
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Its axes but for the channels: matrices, then the others as the image has them."""
+        rest = [*self.apart[self.matrices :], *(pair.tap for pair in self.pairs)]
+        moved = {pair.tap: {pair.place, pair.tap} for pair in self.pairs}
+        dims = {
+            name: number
+            for name in rest
+            for number, expr in enumerate(self.read.index)
+            if moved.get(name, {name}) & axes_of(expr)
+        }
+        # An axis of one element has guards alone.
+        known = len(dims) == len(rest)
+        return (
+            *self.apart[: self.matrices],
+            *(sorted(rest, key=dims.__getitem__) if known else rest),
+        )
+
+    def copy(self, name: str, borders: Mapping[str, Guard] | None = None, line: int = LINE) -> Copy:
+        """The board, in memory; its axes are called as taps and channels are, which fill `line`s
+        up. Along those with `borders`, by their taps, it is the image as it is, and read where
+        these guards hold."""
         borders = borders or {}
         moved = {name: expr for pair in self.pairs for name, expr in pair.on_board.items()}
-        sizes = {name: self.sizes[name] for name in self.apart}
         own = {tap: guard.size for tap, guard in borders.items()}
-        sizes |= {pair.tap: own.get(pair.tap) or pair.size(self.sizes) for pair in self.pairs}
+        extents = {name: self.sizes[name] for name in self.apart}
+        extents |= {pair.tap: own.get(pair.tap) or pair.size(self.sizes) for pair in self.pairs}
+        sizes = {name: extents[name] for name in self.order}
         whole = self.sizes[self.channels]
-        sizes[self.channels] = -(-whole // LINE) * LINE
+        sizes[self.channels] = -(-whole // line) * line
         inside = [guard for guard in self.read.guards if guard not in borders.values()]
         guards = [Guard(substitute(g.expr, moved), g.size) for g in inside]
         if sizes[self.channels] > whole:
@@ -238,8 +262,9 @@ class Board:
         along = {guard.expr: axis(tap) for tap, guard in borders.items()}
         index = tuple(along.get(expr) or substitute(expr, moved) for expr in self.read.index)
         read = Read(self.read.tensor, index, tuple(guards), 0.0 if guards else None)
-        places = (borders[p.tap].expr if p.tap in borders else p.expr for p in self.pairs)
-        place = (*map(axis, self.apart), *places, axis(self.channels))
+        places = {name: axis(name) for name in self.apart}
+        places |= {p.tap: borders[p.tap].expr if p.tap in borders else p.expr for p in self.pairs}
+        place = (*(places[name] for name in self.order), axis(self.channels))
         found = copied(name, self.let, read, sizes, place)
         if not borders:
             return found
@@ -318,11 +343,13 @@ def find_board(
     own = roles.k if is_summed else outer
     ordered = sorted(turned, key=lambda pair: own.index(pair.tap) if pair.tap in own else 0)
     others = [name for name in sizes if name in rest and name != channels]
-    apart = [*(name for name in sizes if name in roles.batch and name in let.axes), *others]
+    matrices = [name for name in sizes if name in roles.batch and name in let.axes]
+    apart = [*matrices, *others]
     moved = {pair.tap for pair in ordered}
     if any(name in own for name in apart if name not in roles.batch) or not moved <= {*own}:
         return None
-    board = Board(let, read, tuple(apart), tuple(ordered), channels, is_summed, sizes)
+    own_axes = tuple(apart), tuple(ordered), channels
+    board = Board(let, read, *own_axes, is_summed, sizes, len(matrices))
     return board if _is_right(board, exprs) else None
 
 
@@ -363,7 +390,7 @@ def _is_right(board: Board, exprs: Sequence[Expr]) -> bool:
     )
 
 
-def _copy_other_side(kernel: Kernel, roles: Roles, side: str, board: Board, name: str) -> Copy:
+def copy_other_side(kernel: Kernel, roles: Roles, side: str, board: Board, name: str) -> Copy:
     """The operand that an image meets: filters with their channels last, or what places are summed
     with, one after the other, with its rows or columns last."""
     let = kernel.let(getattr(roles, side))

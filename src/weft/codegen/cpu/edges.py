@@ -8,8 +8,10 @@ the tiles at its edges.
     else:            load ... if both
 
 Most tiles are inside, with all places of a window around each element, and that is asked first;
-their windows are written out. Two numbers say of all elements that guards hold, which takes no
-longer than asking for one of them; without such a question each vector makes a mask of its own.
+their windows are written out. So are those of tiles that only lines of vectors leave: what lies
+beside the image is read, too, where that is in the buffer, and replaced. Two numbers say of all
+elements that guards hold, which takes no longer than asking for one of them; without such a
+question each vector makes a mask of its own.
 Machines with instructions that load some lanes of a vector need none of this.
 """
 
@@ -29,6 +31,8 @@ _MOST_STATEMENTS: Final = 32
 _MOST_WRITTEN: Final = 400
 """Statements of a window that is written out once more, for the tiles that are inside with all of
 it."""
+_MOST_WRITTEN_ACROSS: Final = 300
+"""Of one that is written out for the tiles of which vectors reach over an edge, too."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,31 @@ def window_of(loop: ir.For, around: tuple[ir.Stmt, ...]) -> GuardedTile | None:
     turns = (each.stop.constant - each.start.constant for each in _written_out(found.loops))
     written = math.prod(turns) * len(list(ir.walk((loop,))))
     return found if written <= _MOST_WRITTEN else None
+
+
+def across_edges(window: GuardedTile, buffers: Sequence[ir.BufferArg]) -> GuardedTile:
+    """The window with what must hold for its vectors to be read whole, whichever of their lanes are
+    inside: the guards that are the same for all lanes, and that all that is read lies in its
+    buffer. Without any where some vectors are no neighbours, or it is too long to be written again.
+    """
+    inner = list(ir.walk((window.loop,)))
+    lanes = [loop.var for loop in window.loops if loop.kind is LoopKind.LANES]
+    loads = [stmt for stmt, _ in inner if isinstance(stmt, ir.Load) and stmt.guards]
+    turns = (each.stop.constant - each.start.constant for each in _written_out(window.loops))
+    if len(lanes) != 1 or math.prod(turns) * len(inner) > _MOST_WRITTEN_ACROSS:
+        return replace(window, moving=())
+    (lane,) = lanes
+    names = {loop.var for loop in window.loops}
+    rooms = []
+    for load in loads:
+        room = load.buffer < len(buffers) and not _divides(Guard(load.address, 1), names)
+        if coefficient(load.address, lane) != 1 or not room:
+            return replace(window, moving=())
+        rooms.append(Guard(load.address, buffers[load.buffer].elements))
+    shared = [guard for guard in window.moving if lane not in axes_of(guard.expr)]
+    if len(shared) == len(window.moving):
+        return replace(window, moving=())
+    return replace(window, moving=(*shared, *dict.fromkeys(rooms)))
 
 
 def _written_out(loops: tuple[ir.For, ...]) -> Iterator[ir.For]:

@@ -48,6 +48,8 @@ class IndexCode:
     lanes: Lanes | None = None
     places: dict[str, Val] = field(default_factory=dict)
     """Params that are values: i64, one for each lane or one for all, in range."""
+    in_room: bool = False
+    """Whether whole vectors lie in their buffers, also where guards keep some lanes out."""
 
     @property
     def lane_count(self) -> int:
@@ -209,6 +211,8 @@ class IndexCode:
     def hold_everywhere(self, tile: GuardedTile) -> Val:
         """Whether the moving guards of a tile hold for all of its elements."""
         code = self.code
+        for one in tile.loops:
+            self.ranges[one.var] = one.span(self.ranges)
         found: Val | None = None
         for guard in tile.moving:
             ends = []
@@ -319,12 +323,14 @@ class Loads:
         address = indices.value(load.address)
         last = self.routine.buffers[load.buffer].elements - lanes
         beyond = code.compare("icmp ugt", address, number(last, "i64"))
-        place = code.select(beyond, number(0, "i64"), address)
+        place = address if indices.in_room else code.select(beyond, number(0, "i64"), address)
         pointer = code.pointer(self.pointers[load.buffer], kind, place)
         found = self.formats.from_storage(
             code.load(kind, pointer, lanes, dtype.storage_bytes), dtype
         )
         usual = code.select(indices.inside_lanes(load.guards), found, fill)
+        if indices.in_room:
+            return usual
         return code.rarely(beyond, [usual], lambda: [self._lane_by_lane(load, lanes, fill)])[0]
 
     def _lane_by_lane(self, load: ir.Load, lanes: int, fill: Val) -> Val:

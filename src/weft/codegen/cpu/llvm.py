@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.accumulators import Accumulators, tree
 from weft.codegen.cpu.code import RARE, Code, Val, multiples, number
-from weft.codegen.cpu.edges import tile_of, window_of, written_out
+from weft.codegen.cpu.edges import across_edges, tile_of, window_of, written_out
 from weft.codegen.cpu.elements import Elements
 from weft.codegen.cpu.formats import compute_type, number_of, storage_type
 from weft.codegen.cpu.index_code import IndexCode, Lanes, Loads
@@ -193,50 +193,50 @@ class _Emitter:
         tile = None if "avx512f" in self.features else tile_of(loop, self.counted)
         if tile is None:
             return False
-        indices = self.indices
-        for one in tile.loops:
-            indices.ranges[one.var] = one.span(indices.ranges)
 
         def near() -> None:
-            inner = indices.hold_everywhere(tile)
-            everywhere = (*tile.fixed, *tile.moving)
             self.code.either(
-                inner,
-                lambda: self._known_loop(tile.without(everywhere)),
+                self.indices.hold_everywhere(tile),
+                lambda: self._known_loop(tile.without((*tile.fixed, *tile.moving))),
                 lambda: self._known_loop(tile.without(tile.fixed)),
             )
 
         if tile.fixed:
-            inside = indices.inside(tile.fixed, 0)
+            inside = self.indices.inside(tile.fixed, 0)
             self.code.either(inside, near, lambda: self._far_loop(loop))
         else:
             near()
         return True
 
     def _window(self, loop: ir.For) -> bool:
-        """Write a loop over a window as it is inside of what it reads, and as it stands; False
-        where it is none."""
+        """Write a loop over a window as it is inside of what it reads, as it is where vectors alone
+        reach over an edge, and as it stands; False where it is none."""
         window = None if "avx512f" in self.features else window_of(loop, self.counted)
         if window is None:
             return False
-        indices = self.indices
-        for one in window.loops:
-            indices.ranges[one.var] = one.span(indices.ranges)
+        across = across_edges(window, self.routine.buffers)
 
         def as_it_stands() -> None:
             self.in_window = True
             self._count_loop(loop)
             self.in_window = False
 
-        self.code.either(
-            indices.hold_everywhere(window),
-            lambda: self._known_loop(written_out(window.without(window.moving))),
-            as_it_stands,
-        )
+        def over_edges() -> None:
+            self.indices.in_room = True
+            self._far_loop(written_out(across.without(across.moving)))
+            self.indices.in_room = False
+
+        def near() -> None:
+            self.code.either(self.indices.hold_everywhere(across), over_edges, as_it_stands)
+
+        inside = written_out(window.without(window.moving))
+        otherwise = near if across.moving else as_it_stands
+        holds = self.indices.hold_everywhere(window)
+        self.code.either(holds, lambda: self._known_loop(inside), otherwise)
         return True
 
     def _far_loop(self, loop: ir.For) -> None:
-        """A tile that is outside of what it reads, as it stands."""
+        """A tile that is outside of what it reads, or reaches over an edge, as it stands."""
         self.outside_tile = True
         self._known_loop(loop)
         self.outside_tile = False

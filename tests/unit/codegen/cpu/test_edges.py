@@ -12,9 +12,10 @@ import pytest
 import weft
 import weft.functional as F
 from weft.codegen.cpu import ir
-from weft.codegen.cpu.edges import tile_of
+from weft.codegen.cpu.edges import across_edges, tile_of, window_of
 from weft.codegen.cpu.ir import LoopKind
 from weft.driver.compile import compile_program
+from weft.foundation.dtypes import F32
 from weft.foundation.index_expr import Guard, axis, constant
 from weft.target.cpu import describe, host
 
@@ -47,18 +48,42 @@ def test_windows_are_the_same_inside_and_at_the_edges(name: str) -> None:
 
 def test_a_window_inside_of_an_image_has_no_mask() -> None:
     """What a whole tile reads comes in vectors, without a guard between them: at first for all
-    places of the window together, then for those that are inside of a tile at an edge."""
+    places of the window together, then for those whose vectors alone reach over an edge, then for
+    those that are inside of a tile at an edge."""
     window, *shapes = WINDOWS["three"]
     arrays = [np.ones(shape, np.float32) for shape in shapes]
     program = weft.jit(window).program(*map(weft.tensor, arrays))
     text = compile_program(program, PLAIN).stages["llvm"]
-    everywhere, _, inside = (part.split("\nelse")[0] for part in text.split("\nthen")[1:4])
+    parts = [part.split("\nelse")[0] for part in text.split("\nthen")]
+    everywhere, over_edges, _, inside = parts[1:5]
     products = everywhere.count("fmul contract <4 x float>")
     assert products
     assert products % 9 == 0
     assert "load <4 x float>" in inside
     assert "select" not in everywhere + inside
     assert everywhere.count(" br ") == 1
+    assert over_edges.count("fmul contract <4 x float>") == over_edges.count("select") == products
+    assert over_edges.count(" br ") == 1
+
+
+def test_vectors_over_an_edge_are_read_whole_only_inside_of_their_buffer() -> None:
+    """Lines of an image may begin and end with others, but for the first and the last of all."""
+    load = ir.Load(
+        "x", 0, axis("l") + axis("p") * 9 + axis("k") - 1,
+        (Guard(axis("p"), 5), Guard(axis("l") + axis("k") - 1, 9)), 0.0,
+    )  # fmt: skip
+    lanes = ir.For("l", constant(0), constant(4), 1, LoopKind.LANES, (load,))
+    taps = ir.For("k", constant(0), constant(3), 1, LoopKind.SERIAL, (lanes,))
+    window = window_of(taps, (taps,))
+    assert window is not None
+    image = ir.BufferArg(F32, 45, written=False, noalias=True)
+    across = across_edges(window, (image,))
+    assert across.moving == (Guard(load.address, 45),)
+    two_apart = replace(load, address=axis("l") * 2 + axis("k"))
+    lanes = replace(lanes, body=(two_apart,))
+    window = window_of(replace(taps, body=(lanes,)), ())
+    assert window is not None
+    assert across_edges(window, (image,)).moving == ()
 
 
 def nest(guard: Guard, used: str = "y") -> tuple[ir.For, tuple[ir.Stmt, ...]]:

@@ -116,6 +116,8 @@ def stream_suits_warpgroups(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bo
         weight, let = weight_and_rows(kernel, found, name)
         if not isinstance(let.expr, Read) or _rows_read(let, width) not in streamed:
             return False
+        # One product's rows serve one result: their places in shared memory are its.
+        streamed.remove(_rows_read(let, width))
         # Powers take the place of the scores that they are made of.
         if leads_to(lets, weight, found.products[0], past=(found.power,)):
             return False

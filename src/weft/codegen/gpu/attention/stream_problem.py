@@ -11,6 +11,7 @@ such form.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -102,7 +103,9 @@ class _Analysis(Reading):
         peeled = band_of_stream(self.kernel, found)
         wide = Axes(self.batch, found.row, (found.column,), sizes)
         products = tuple(self.product(name) for name in found.products)
-        results = tuple(self.result(name, products, wide) for name in found.results)
+        results: list[Result] = []
+        for name in found.results:
+            results.append(self.result(name, products, {made.of for made in results}, wide))
         return StreamProblem(
             batch=tuple(sizes[name] for name in self.batch if name in found.batch),
             group=tuple(sizes[name] for name in self.batch if name in found.group),
@@ -113,7 +116,7 @@ class _Analysis(Reading):
             band=replace(peeled.band, hulls=()),
             score=self.program(peeled.value, [found.products[0]], wide),
             shift=self.shift(wide),
-            results=results,
+            results=tuple(results),
             hulls=tuple(self.hulls(peeled.band, found.row, [found.products[0]], wide)),
             states=tuple(self.states.values()),
         )
@@ -136,14 +139,18 @@ class _Analysis(Reading):
             raise Refusal("ShiftForm", "scores are shifted by a number for every row and column")
         return Source("shift", let.dtype, let.expr.tensor, strides)
 
-    def result(self, name: str, products: tuple[Product, ...], wide: Axes) -> Result:
+    def result(
+        self, name: str, products: Sequence[Product], taken: Collection[int], wide: Axes
+    ) -> Result:
         found = self.found
         weight, rows = weight_and_rows(self.kernel, found, name)
         width = value_axes(self.kernel, found, name)
         operand = self.operand(rows, found.column, width)
-        streamed = [product.streamed for product in products]
-        if operand not in streamed:
-            raise Refusal("OperandForm", "a result sums what no product reads")
+        # Results take the places of products' own rows in shared memory, each of another product's,
+        # also where one tensor is both operands.
+        of = [n for n, x in enumerate(products) if x.streamed == operand and n not in taken]
+        if not of:
+            raise Refusal("OperandForm", "a result sums what no product reads for it")
         output = self.output(name)
         stored = self.lets[output.value].dtype
         if not is_narrow(self.kernel, weight, operand.dtype) and stored is not operand.dtype:
@@ -157,7 +164,7 @@ class _Analysis(Reading):
             self.program(value, [found.power, *found.products[1:]], wide),
             found.power in made_of,
             bool(starts - {found.power} & made_of),
-            streamed.index(operand),
+            of[0],
             output.tensor,
             stored,
             values.strides(self.address(output.index, output.tensor)),

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import weft
 from tests.support.cases import one_in
 from tests.support.example_inputs import inputs_for
 from tests.support.gpu_attention import GRADIENTS, Case
 from tests.support.gpu_faults import planted, without
 from tests.support.gpu_interpreted import InterpretedGpu
+from weft import functional as F
 from weft.codegen.gpu import ir, sass
 from weft.codegen.gpu.compile import compile_cuda
 from weft.codegen.gpu.interp import Hazard, Timing, run
@@ -50,6 +52,21 @@ def test_gradients_of_rows_that_see_the_lowest_number_alone_agree() -> None:
     inputs = inputs_for(program, 3)
     inputs[3][..., 1::2, :] = np.finfo(np.float32).min
     report = compare(program, inputs, InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
+
+
+def test_gradients_whose_cotangent_is_an_operand_agree() -> None:
+    """What both products of a stream read are then rows of one tensor: each has a place of its
+    own for its result."""
+
+    def pulled(q: Any, k: Any, v: Any) -> Any:
+        return weft.vjp(F.attention, q, k, v)[1](q)
+
+    given = [weft.zeros((2, 2, 40, 32), dtype="bf16")] * 3
+    program = weft.jit(pulled).program(*given)
+    code = InterpretedGpu("sm90").compile(program).compilation["gpu"]
+    assert sum(name.startswith("stream") for name in code.launches) == 2
+    report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
     assert report.agrees, str(report)
 
 

@@ -107,9 +107,9 @@ SPELLED: Final[dict[str, Spelling]] = {
     "einsums": _einsum,
     "slopes": _sloped,
     "dropout": _dropped,
+    "one more in the sum": _quiet,
 }
 """What becomes the kernel of an attention, and its gradients the two of streams."""
-QUIET: Final = _quiet
 
 
 def _wide_weights(q: Any, k: Any) -> Any:

@@ -1,9 +1,9 @@
 """Recognising chains of blocks: softmax, attention, and its gradients (streams).
 
-    row_softmax = powers , div                                          over the same rows
+    row_softmax = powers , ewise* of rows , div | mul                   over the same rows
     attention   = contraction , ewise* , row_softmax , ewise* , contraction
                 | contraction , ewise* , powers , ewise* , contraction , ewise* , by the sum
-    powers      = reduce(max) , sub , (by a number)? , exp | exp2 , reduce(sum)
+    powers      = reduce(max) , ewise* of rows , sub , (by a number)? , exp | exp2 , reduce(sum)
     stream      = contraction , ewise* , sub of a row's number , exp , ewise* , contraction+
 
 The elementwise blocks of an attention (scale, mask, casts) lie between its parts and read them at
@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
-from weft.foundation.index_expr import axes_of
 from weft.poly_view.ir import Access, BlockKind, Chain, PolyBlock, Scop
 
 _EWISE_DEPTH = 12
@@ -57,37 +56,62 @@ class _Finder:
 
     # -- row softmax -----------------------------------------------------------------------------
 
-    def softmax(self, div: PolyBlock) -> Chain | None:
-        """The softmax that ends in this block."""
-        if not _is_ewise(div, "div"):
+    def softmax(self, share: PolyBlock) -> Chain | None:
+        """The softmax that ends in this block, which divides powers by the sum of their row, or by
+        what is made of it, or multiplies them by that."""
+        if not _is_ewise(share, "div") and not _is_ewise(share, "mul"):
             return None
-        exp, total = (self.blocks.get(a.tensor) for a in div.accesses)
-        if exp is None or total is None or not _is_power(exp):
-            return None
-        if not _same_place(div, div.accesses[0]) or not _is_reduce(total, "sum", exp.name):
-            return None
-        powers = self._powers(exp, total)
-        if powers is None or not _reads_rows(div, div.accesses[1], total):
-            return None
-        return Chain("row_softmax", (*powers, div.name))
+        for power, by in (share.accesses, share.accesses[::-1])[: 1 + (share.fn == "mul")]:
+            exp = self.blocks.get(power.tensor)
+            if exp is None or not _is_power(exp) or not _same_place(share, power):
+                continue
+            total = self._total_of(exp)
+            powers = None if total is None else self._powers(exp, total)
+            if total is None or powers is None or not _reads_rows(share, by, total):
+                continue
+            made = self._of_sums(by.tensor, total, _EWISE_DEPTH)
+            if made or (made is not None and share.fn == "div"):
+                return Chain("row_softmax", (*powers, *made, share.name))
+        return None
+
+    def _total_of(self, exp: PolyBlock) -> PolyBlock | None:
+        """What adds powers up."""
+        readers = (reader for reader, _ in self.readers.get(exp.name, []))
+        return next((reader for reader in readers if _is_reduce(reader, "sum", exp.name)), None)
 
     def _powers(self, exp: PolyBlock, total: PolyBlock) -> tuple[str, ...] | None:
-        """The greatest of each row, what is above it, a multiple of that, powers and their sums."""
+        """The greatest of each row, what is above it or what is made of it, a multiple of that,
+        powers and their sums."""
         above = self.blocks.get(exp.accesses[0].tensor)
         if above is None or not _same_place(exp, exp.accesses[0]):
             return None
         sub = self._without_number(above)
         if sub is None or not _is_ewise(sub, "sub"):
             return None
-        top = self.blocks.get(sub.accesses[1].tensor)
-        source = sub.accesses[0]
-        if top is None or not _is_reduce(top, "max", source.tensor):
+        source, shift = sub.accesses
+        made = self._of_tops(shift.tensor, source.tensor, _EWISE_DEPTH)
+        top = None if made is None else self.blocks.get(made[0])
+        if top is None or made is None:
             return None
-        if _row_axes(total) != _row_axes(top) or not _reads_rows(sub, sub.accesses[1], top):
+        if _row_axes(total) != _row_axes(top) or not _reads_rows(sub, shift, top):
             return None
         if not _same_place(sub, source) or not _same_place(top, top.accesses[0]):
             return None
-        return (*dict.fromkeys((top.name, sub.name, above.name)), exp.name, total.name)
+        names = dict.fromkeys((top.name, sub.name, above.name, *made[1:]))
+        return (*names, exp.name, total.name)
+
+    def _of_tops(self, name: str, of: str, depth: int) -> list[str] | None:
+        """From the greatest elements of rows to this block, through elementwise ones."""
+        block = self.blocks.get(name)
+        if block is None or _is_reduce(block, "max", of):
+            return None if block is None else [name]
+        if block.kind is not BlockKind.EWISE or depth == 0:
+            return None
+        for access in block.accesses:
+            found = self._of_tops(access.tensor, of, depth - 1)
+            if found is not None:
+                return [*found, name]
+        return None
 
     def _without_number(self, block: PolyBlock) -> PolyBlock | None:
         """What a block multiplies by a number, or divides by one; the block where it does not."""
@@ -104,11 +128,10 @@ class _Finder:
 
     def attention(self, softmax: Chain) -> Chain | None:
         """The attention around a softmax: products before and after it."""
-        sub, div = self.blocks[softmax.blocks[1]], self.blocks[softmax.blocks[-1]]
+        top, sub, share = (self.blocks[softmax.blocks[number]] for number in (0, 1, -1))
         before = self._producers(sub.accesses[0].tensor, _EWISE_DEPTH)
-        # The softmax sums over those axes of the weights that its sums do not have.
-        kept = frozenset[str]().union(*(axes_of(e) for e in div.accesses[1].map))
-        after = self._consumers(div, {axis.name for axis in div.axes} - kept)
+        # Weights have the axes of the scores, some of which their sums do not have.
+        after = self._consumers(share, {*_row_axes(top)})
         if before is None or after is None:
             return None
         return Chain("attention", (*before, *softmax.blocks, *after))
@@ -135,11 +158,10 @@ class _Finder:
         sums of the powers, or multiplied by what is made of the sums."""
         if not _is_power(exp):
             return None
-        readers = [reader for reader, _ in self.readers.get(exp.name, [])]
-        total = next((reader for reader in readers if _is_reduce(reader, "sum", exp.name)), None)
+        total = self._total_of(exp)
         powers = None if total is None else self._powers(exp, total)
         # Sums and the product, and nobody else: the weights are then never stored.
-        if total is None or powers is None or len(readers) != 2:
+        if total is None or powers is None or len(self.readers.get(exp.name, [])) != 2:
             return None
         if not _same_place(total, total.accesses[0]):
             return None

@@ -20,6 +20,7 @@ from weft.region.fitting.in_pages import in_pages
 from weft.region.fitting.joining import live, merged, replaced
 from weft.region.fitting.natural_powers import with_natural_powers
 from weft.region.fitting.one_query import with_one_query
+from weft.region.fitting.row_factors import with_row_factors
 from weft.region.fitting.shares import with_shares
 from weft.region.forms.attention import (
     find_attention,
@@ -136,6 +137,7 @@ def _join_chain(module: Module, chain: Chain, target: Target) -> Module:
     kernel = with_shares(with_natural_powers(with_known_choices(kernel)))
     lean = module
     if target.kind is Kind.GPU:
+        kernel = with_row_factors(kernel)
         if target.has("tma"):
             lean, kernel = in_pages(module, kernel, {part.name for part in parts})
         kernel = kernel if find_attention(kernel) is not None else with_one_query(kernel)

@@ -142,9 +142,9 @@ class _Divided:
         body = [share]
         for let in self.kernel.body:
             names = whole | ({self.power: share.name} if let.name in weights else {})
-            body.append(replace(let, expr=_rename_value(let, names)))
+            body.append(replace(let, expr=rename_value(let, names)))
         outputs = tuple(_rename_output(output, whole) for output in self.kernel.outputs)
-        return live(replace(self.kernel, body=_order_lets(body), outputs=outputs))
+        return live(replace(self.kernel, body=order_lets(body), outputs=outputs))
 
     def weights(self) -> tuple[str, ...]:
         """The Lets from the product with values to the powers, but for these."""
@@ -166,7 +166,8 @@ def _lets_between(lets: Mapping[str, Let], name: str, goal: str) -> Iterator[str
         name = next(x for x in operands(lets[name]) if leads_to(lets, x, goal))
 
 
-def _rename_value(let: Let, names: Mapping[str, str]) -> ValueExpr:
+def rename_value(let: Let, names: Mapping[str, str]) -> ValueExpr:
+    """What a Let computes, of operands that have other names."""
     if isinstance(let.expr, Reduce):
         return replace(let.expr, value=names.get(let.expr.value, let.expr.value))
     return renamed(let.expr, names)
@@ -176,7 +177,7 @@ def _rename_output(output: Output, names: Mapping[str, str]) -> Output:
     return replace(output, value=names.get(output.value, output.value))
 
 
-def _order_lets(body: list[Let]) -> tuple[Let, ...]:
+def order_lets(body: list[Let]) -> tuple[Let, ...]:
     """Lets after what they are made of, otherwise in their order."""
     lets, done = {let.name: let for let in body}, dict[str, Let]()
     stack = [let.name for let in reversed(body)]

@@ -261,7 +261,8 @@ def _with_rows(problem: Problem, axis: int) -> Problem | None:
     rows = problem.queries
     programs = (problem.score, problem.mixed)
     strides = [problem.out, *(row.strides for row in problem.rows)]
-    strides += [source.strides for program in programs for source in program.sources]
+    read_by = [*(made.sources for made in programs), *(row.sources for row in problem.rows)]
+    strides += [source.strides for sources in read_by for source in sources]
     pairs = [(problem.q.batch[axis], problem.q.outer), *((s.batch[axis], s.row) for s in strides)]
     if rows > 1 and any(outer != rows * inner for outer, inner in pairs):
         return None
@@ -276,13 +277,10 @@ def _with_rows(problem: Problem, axis: int) -> Problem | None:
     def operand(found: Operand, outer: int) -> Operand:
         return replace(found, outer=outer, batch=without(found.batch))
 
-    score, mixed = (
-        replace(
-            program,
-            sources=tuple(replace(s, strides=joined(s.strides)) for s in program.sources),
-        )
-        for program in programs
-    )
+    def read(sources: Sequence[Source]) -> tuple[Source, ...]:
+        return tuple(replace(source, strides=joined(source.strides)) for source in sources)
+
+    score, mixed = (replace(program, sources=read(program.sources)) for program in programs)
     q, pages = problem.q, problem.pages
     return replace(
         problem,
@@ -294,7 +292,10 @@ def _with_rows(problem: Problem, axis: int) -> Problem | None:
         score=score,
         out=joined(problem.out),
         mixed=mixed,
-        rows=tuple(replace(row, strides=joined(row.strides)) for row in problem.rows),
+        rows=tuple(
+            replace(row, strides=joined(row.strides), sources=read(row.sources))
+            for row in problem.rows
+        ),
         pages=pages and replace(pages, strides=joined(pages.strides)),
         ends=tuple(replace(end, strides=joined(end.strides)) for end in problem.ends),
     )

@@ -62,6 +62,9 @@ class FewResults:
         share = f"share{suffix}"
         yield compute(share, "div", "one", vector.total)
         yield ir.RowScale(vector.sums, (share, share))
+        for name in self.layout.problem.tops:
+            yield constant(f"{name}_scale{suffix}", F32, self.layout.problem.scale)
+            yield compute(f"{name}{suffix}", "mul", vector.top, f"{name}_scale{suffix}")
         own = THREAD * (VECTOR * 4)
         for first in (0, 2):
             target = ir.Address("vectors", own + first * 4)
@@ -79,7 +82,9 @@ class FewResults:
         """What the values of the program are called for one element."""
         program, suffix = self.layout.problem.mixed, f"{vector.suffix}_{number}"
         made = [op.name for op in program.ops] + [source.name for source in program.sources]
-        return {program.value: value, **{name: f"{name}{suffix}" for name in made}}
+        rows = {name: f"{name}{vector.suffix}" for name in self.layout.problem.tops}
+        rows |= dict.fromkeys(self.layout.problem.totals, vector.total)
+        return {program.value: value, **rows, **{name: f"{name}{suffix}" for name in made}}
 
     def element(self, vector: Vector, number: int, value: str) -> Iterator[ir.Stmt]:
         names, problem = self.names(vector, number, value), self.layout.problem
@@ -125,8 +130,10 @@ class FewResults:
         names = {
             result.top: f"row_top{suffix}",
             result.total: vector.total,
-            **{op.name: f"{op.name}{suffix}" for op in result.ops},
+            **{name: f"{name}{suffix}" for name in result.made},
         }
+        for source in result.sources:
+            yield self.read(names[source.name], source, vector.row, Lit(0), vector.inside)
         yield constant(f"row_scale{suffix}", F32, self.layout.problem.scale)
         yield compute(names[result.top], "mul", vector.top, f"row_scale{suffix}")
         for op in result.ops:

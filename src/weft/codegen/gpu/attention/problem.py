@@ -17,11 +17,11 @@ from typing import Final
 from weft.codegen.gpu.attention.reading import Axes, HullTables, Program, Reading, State
 from weft.codegen.gpu.ir.element_ops import ElementOp
 from weft.codegen.gpu.products.operand import Operand, Refusal
-from weft.codegen.gpu.products.problem import Refs, Strides, element_op
+from weft.codegen.gpu.products.problem import Refs, Source, Strides, element_op
 from weft.foundation.dtypes import DType
 from weft.foundation.records import dataclass
 from weft.region.form import Attention, AttentionParts
-from weft.region.forms.attention import score_sides, source, value_side, weight_of
+from weft.region.forms.attention import leads_to, score_sides, source, value_side, weight_of
 from weft.region.forms.bands import Band, End, band_of
 from weft.region.forms.few_queries import pages_of, reads_pages
 from weft.region.forms.pages import find_pages
@@ -33,7 +33,8 @@ PLAIN: Final = Program("weight", (), (), "weight")
 
 @dataclass(frozen=True)
 class RowResult:
-    """A result of every query: `ops` make it from the greatest score and the sum of the powers."""
+    """A result of every query: `ops` make it from the greatest score, the sum of the powers and
+    what is read for the query."""
 
     tensor: str
     dtype: DType
@@ -42,6 +43,12 @@ class RowResult:
     total: str
     ops: tuple[ElementOp, ...]
     result: str
+    sources: tuple[Source, ...] = ()
+
+    @property
+    def made(self) -> tuple[str, ...]:
+        """The names of what is computed and read for it."""
+        return (*(op.name for op in self.ops), *(source.name for source in self.sources))
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,10 @@ class Problem:
     mixed: Program
     """Of a mixed value, its column being the element's place in it."""
     rows: tuple[RowResult, ...]
+    tops: tuple[str, ...] = ()
+    totals: tuple[str, ...] = ()
+    """What the greatest score of a row and the sum of its powers are called in the program of a
+    mixed value, where that reads them."""
     pages: Pages | None = None
     ends: tuple[KeyEnd, ...] = ()
     hulls: tuple[HullTables, ...] = ()
@@ -107,6 +118,7 @@ class Problem:
         sources = [*self.score.sources, *self.mixed.sources, *self.weight.sources]
         sources += [source for state in self.states for source in state.sources]
         sources += [source for hull in self.hulls for source in hull.each.sources]
+        sources += [source for row in self.rows for source in row.sources]
         names = [self.q.tensor, self.k.tensor, self.v.tensor]
         names += [source.tensor for source in sources if source.tensor is not None]
         names += [name for hull in self.hulls for name in hull.tensors]
@@ -137,6 +149,12 @@ class _Analysis(Reading):
         values = Axes(self.batch, found.query, found.value, sizes)
         q, k = score_sides(self.kernel, found)
         weight = self.weight(queries)
+        known = [
+            name
+            for name in (found.top, found.total)
+            if leads_to(self.lets, mixed.value, name, past=self.beyond(name))
+        ]
+        starts = {name: f"v{number}" for number, name in enumerate([found.mixed, *known])}
         return Problem(
             batch=tuple(sizes[name] for name in self.batch),
             queries=sizes[found.query],
@@ -152,7 +170,9 @@ class _Analysis(Reading):
             out_tensor=mixed.tensor,
             out_dtype=self.lets[mixed.value].dtype,
             out=values.strides(self.address(mixed.index, mixed.tensor)),
-            mixed=self.program(mixed.value, [found.mixed], values),
+            mixed=self.program(mixed.value, [*starts], values),
+            tops=tuple(starts[name] for name in known if name == found.top),
+            totals=tuple(starts[name] for name in known if name == found.total),
             rows=tuple(map(self.row_result, others)),
             pages=self.pages(),
             ends=tuple(map(self.end, peeled.band.ends)),
@@ -160,6 +180,10 @@ class _Analysis(Reading):
             weight=weight,
             states=tuple(self.states.values()),
         )
+
+    def beyond(self, name: str) -> tuple[str, ...]:
+        """What a mixed value is made of that is made of rows' numbers itself."""
+        return (self.found.mixed, *(n for n in (self.found.top, self.found.total) if n != name))
 
     def weight(self, axes: Axes) -> Program:
         """What is made of a power before it is rounded to the dtype of values."""
@@ -218,15 +242,26 @@ class _Analysis(Reading):
         needed = self.needed(output.value, {found.top, found.total})
         names = {name: f"r{i}" for i, name in enumerate([found.top, found.total, *needed])}
         chosen = [self.lets[name] for name in needed]
-        if any(isinstance(let.expr, Read | AxisIndex) for let in chosen):
-            raise Refusal("OutputForm", "a result of a query reads more than its scores")
+        if any(isinstance(let.expr, AxisIndex) for let in chosen):
+            raise Refusal("OutputForm", "a result of a query is made of its number")
         axes = Axes(self.batch, found.query, (), self.sizes)
+        reads = [(let, let.expr) for let in chosen if isinstance(let.expr, Read)]
         return RowResult(
             output.tensor,
             let.dtype,
             axes.strides(self.address(output.index, output.tensor)),
             names[found.top],
             names[found.total],
-            tuple(element_op(let, names[let.name], names) for let in chosen),
+            tuple(
+                element_op(let, names[let.name], names)
+                for let in chosen
+                if not isinstance(let.expr, Read)
+            ),
             names[output.value],
+            tuple(
+                Source(
+                    names[let.name], let.dtype, read.tensor, axes.strides(self.read_address(read))
+                )
+                for let, read in reads
+            ),
         )

@@ -49,6 +49,13 @@ class Results(Queries):
         share = ir.RowValues("share", F32, tuple(f"share{row}{self.stem}" for row in BOTH_ROWS))
         divided = ElementOp(program.value, F32, "mul", ("undivided", "share"))
         sources = tuple(self.source(source) for source in program.sources)
+        for name in problem.tops:
+            yield constant(f"{name}_scale{self.stem}", F32, problem.scale)
+            for row in BOTH_ROWS:
+                args = (f"top{row}{self.stem}", f"{name}_scale{self.stem}")
+                yield compute(f"{name}_{row}{self.stem}", "mul", *args)
+            sources += (self.of_rows(name, name + "_{}"),)
+        sources += tuple(self.of_rows(name, "total{}_all") for name in problem.totals)
         fragment = self.fragment(Lit(0), layout.width, problem.width)
         yield ir.Epilogue(
             acc=ir.RegAt(f"mixed{self.stem}"),
@@ -61,6 +68,12 @@ class Results(Queries):
             out_dtype=problem.out_dtype,
         )
         yield from self.store(fragment)
+
+    def of_rows(self, name: str, known: str) -> ir.RowValues:
+        """Numbers of rows as an element program reads them."""
+        return ir.RowValues(
+            name, F32, tuple(known.format(f"{row}{self.stem}") for row in BOTH_ROWS)
+        )
 
     def store(self, fragment: ir.Fragment) -> Iterator[ir.Stmt]:
         """What was made of mixed values to memory; the queries are not needed from here on."""
@@ -111,19 +124,25 @@ class Results(Queries):
             names = {
                 result.top: f"top{own}_of{number}",
                 result.total: f"total{own}_all",
-                **{op.name: f"{op.name}_of{number}_{own}" for op in result.ops},
+                **{name: f"{name}_of{number}_{own}" for name in result.made},
             }
+            query = self.warp_query + (LANE >> 2) + 8 * row
+            inside = query < self.problem.queries
+            for source in result.sources:
+                assert source.tensor is not None
+                place = offset(source.strides, query, Lit(0), self.batch)
+                buffer = self.buffers.index(source.tensor)
+                yield ir.LoadElement(names[source.name], buffer, source.dtype, place, inside)
             yield constant(f"scale{own}_of{number}", F32, self.problem.scale)
             yield compute(names[result.top], "mul", f"top{own}", f"scale{own}_of{number}")
             for op in result.ops:
                 args = tuple(names[arg] for arg in op.args)
                 yield Compute(replace(op, name=names[op.name], args=args))
-            query = self.warp_query + (LANE >> 2) + 8 * row
             yield StoreElement(
                 self.buffers.index(result.tensor),
                 result.dtype,
                 offset(result.strides, query, Lit(0), self.batch),
-                both((LANE & 3).equals(0), query < self.problem.queries),
+                both((LANE & 3).equals(0), inside),
                 names[result.result],
             )
 

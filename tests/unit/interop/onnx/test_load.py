@@ -238,3 +238,26 @@ def test_wrong_inputs_are_told(given: dict[str, Any], message: str) -> None:
     with pytest.raises(weft.WeftError) as caught:
         loaded(m.perceptron())(**given)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("kind", "gates", "linear", "products"), [
+    ("RNN", 1, 0, 1), ("GRU", 3, 1, 1), ("GRU", 3, 0, 2), ("LSTM", 4, 0, 1),
+])  # fmt: skip
+def test_a_step_of_a_recurrence_multiplies_only_its_state(
+    kind: str, gates: int, linear: int, products: int
+) -> None:
+    """What a step takes of x is one product for all steps; gates share those of the state."""
+    rng = np.random.default_rng(0)
+    sizes = {"x": (5, 2, 3), "w": (1, gates * 4, 3), "r": (1, gates * 4, 4), "b": (1, gates * 8)}
+    given = {name: rng.standard_normal(size, np.float32) for name, size in sizes.items()}
+    more: dict[str, Any] = {"linear_before_reset": linear} if kind == "GRU" else {}
+    cell = m.node(kind, "x w r b", "y", hidden_size=4, **more)
+    proto = m.model(
+        m.graph([cell], [m.value(n, size) for n, size in sizes.items()], [m.value("y", None)])
+    )
+    model = loaded(proto)
+    (wanted,) = expected(proto, **given)
+    np.testing.assert_allclose(model(**given)["y"].numpy(), wanted, rtol=1e-5, atol=1e-6)
+    text = str(weft.ptir.dumps(weft.jit(model).program(**given), "text"))
+    body = text[text.index("scan") :]
+    assert (body.count("dot_general"), text.count("dot_general")) == (products, products + 1)

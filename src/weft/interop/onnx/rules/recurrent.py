@@ -1,4 +1,5 @@
-"""RNN, GRU and LSTM, each direction a scan over the steps."""
+"""RNN, GRU and LSTM, each direction a scan over the steps. What a step takes of x is one product
+for the whole sequence, before the scan."""
 
 from __future__ import annotations
 
@@ -67,36 +68,40 @@ class Direction:
 
 State = tuple[Tensor, ...]
 Step = Callable[[Direction, Tensor, State], State]
+"""The next state, of what x gives to the gates and of the state."""
 
 
 def _gates(weight: Tensor, x: Tensor, count: int) -> list[Tensor]:
     return list(wf.split(wf.matmul(x, weight.mT), count, axis=-1))
 
 
-def _rnn_step(d: Direction, x: Tensor, state: State) -> State:
+def _rnn_step(d: Direction, given: Tensor, state: State) -> State:
     (h,) = state
     (own,), (back,) = d.biases(1)
-    return (d.act(0, wf.matmul(x, d.weight.mT) + wf.matmul(h, d.recurrence.mT) + own + back),)
+    return (d.act(0, given + wf.matmul(h, d.recurrence.mT) + own + back),)
 
 
-def _gru_step(d: Direction, x: Tensor, state: State) -> State:
+def _gru_step(d: Direction, given: Tensor, state: State) -> State:
     (h,) = state
-    xz, xr, xn = _gates(d.weight, x, 3)
-    rz, rr, rn = wf.split(d.recurrence, 3, axis=0)
+    linear = d.attributes.get("linear_before_reset", 0)
+    xz, xr, xn = wf.split(given, 3, axis=-1)
     (bz, br, bn), (cz, cr, cn) = d.biases(3)
-    z = d.act(0, xz + wf.matmul(h, rz.mT) + bz + cz)
-    r = d.act(0, xr + wf.matmul(h, rr.mT) + br + cr)
-    if d.attributes.get("linear_before_reset", 0):
-        n = d.act(1, xn + r * (wf.matmul(h, rn.mT) + cn) + bn)
+    size = h.shape[-1]
+    of_h = _gates(d.recurrence if linear else d.recurrence[: 2 * size], h, 3 if linear else 2)
+    z = d.act(0, xz + of_h[0] + bz + cz)
+    r = d.act(0, xr + of_h[1] + br + cr)
+    if linear:
+        n = d.act(1, xn + r * (of_h[2] + cn) + bn)
     else:
-        n = d.act(1, xn + wf.matmul(r * h, rn.mT) + cn + bn)
+        n = d.act(1, xn + wf.matmul(r * h, d.recurrence[2 * size :].mT) + cn + bn)
     return ((1 - z) * n + z * h,)
 
 
-def _lstm_step(d: Direction, x: Tensor, state: State) -> State:
+def _lstm_step(d: Direction, given: Tensor, state: State) -> State:
     h, c = state
     own, back = d.biases(4)
-    pairs = zip(_gates(d.weight, x, 4), _gates(d.recurrence, h, 4), own, back, strict=True)
+    of_x, of_h = wf.split(given, 4, axis=-1), _gates(d.recurrence, h, 4)
+    pairs = zip(of_x, of_h, own, back, strict=True)
     i, o, f, g = (a + b + first + second for a, b, first, second in pairs)
     peep = [None] * 3 if d.peephole is None else list(wf.split(d.peephole, 3, axis=0))
     i = d.act(0, i if peep[0] is None else i + peep[0] * c)
@@ -184,7 +189,8 @@ def _reverse_steps(x: Tensor, lengths: Tensor | None) -> Value:
 def _run_direction(
     d: Direction, x: Tensor, lengths: Tensor | None, start: State, step: Step, back: bool
 ) -> tuple[Tensor, State]:
-    given = _reverse_steps(x, lengths) if back else x
+    of_x = wf.matmul(x, d.weight.mT)
+    given = _reverse_steps(of_x, lengths) if back else of_x
     steps = wf.arange(int(x.shape[0]), dtype=SI32)
     ends = None if lengths is None else lengths.astype(SI32).reshape((-1, 1))
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import combinations
-from typing import TypeAlias
+from itertools import combinations, product
+from typing import Final, TypeAlias
 
 from weft.foundation.index_expr import (
     Axis,
@@ -20,9 +20,13 @@ from weft.foundation.index_expr import (
     FloorDiv,
     Guard,
     Index,
+    add,
     axes_of,
     axis,
     bounds,
+    constant,
+    floordiv,
+    scale,
     simplify,
     substitute,
 )
@@ -34,31 +38,40 @@ Range: TypeAlias = tuple[str, int, int]
 Nest: TypeAlias = tuple[Sequence[Range], Index]
 """Axes with their first and last numbers, and the point that their numbers lead to."""
 
+_MOST_BOXES: Final = 64
+"""Boxes of one nest, which are all compared with each other."""
+
 
 def fill_box(nests: Sequence[Nest], whole: Box) -> bool:
     """Whether nests reach every point of a box once, and no other; False where that was not
     seen."""
     nests, whole = _with_joined_digits(nests, whole)
-    boxes = [box for box in (box_of(axes, index) for axes, index in nests) if box is not None]
-    return len(boxes) == len(nests) and fill(boxes, whole)
+    boxes: list[Box] = []
+    for axes, index in nests:
+        found = boxes_of(axes, index)
+        if found is None:
+            return False
+        boxes += found
+    return fill(boxes, whole)
 
 
 def _with_joined_digits(nests: Sequence[Nest], whole: Box) -> tuple[Sequence[Nest], Box]:
     """The same nests and box with two indices as one number `size * a + b`, where `b` stays under
     its size and quotients vanish by that: rows that are two axes (`row // 32` and `row % 32`) and
     come in blocks which are no multiple of the inner one."""
+    fewest, found = _quotients(nests), None
     for b, (first, last) in enumerate(whole):
-        for a in range(len(whole)):
-            size = last + 1
-            if a == b or first != 0 or not all(_stays_within(nest, b, size) for nest in nests):
-                continue
+        size = last + 1
+        if first != 0 or not all(_stays_within(nest, b, size) for nest in nests):
+            continue
+        for a, (low, high) in enumerate(whole):
             joined = [(axes, _with_joined(index, a, b, size)) for axes, index in nests]
-            if _quotients(joined) < _quotients(nests):
-                low, high = whole[a]
+            # Of digits of one number the last two have most in common.
+            if a != b and _quotients(joined) < fewest:
                 number = (low * size, high * size + last)
                 box = tuple(number if k == a else span for k, span in enumerate(whole) if k != b)
-                return _with_joined_digits(joined, box)
-    return nests, whole
+                fewest, found = _quotients(joined), (joined, box)
+    return (nests, whole) if found is None else _with_joined_digits(*found)
 
 
 def _stays_within(nest: Nest, place: int, size: int) -> bool:
@@ -68,8 +81,29 @@ def _stays_within(nest: Nest, place: int, size: int) -> bool:
 
 
 def _with_joined(index: Index, a: int, b: int, size: int) -> Index:
-    number = index[a] * size + index[b]
+    number = _with_whole_quotients(index[a] * size + index[b])
     return tuple(number if k == a else expr for k, expr in enumerate(index) if k != b)
+
+
+def _with_whole_quotients(value: Expr) -> Expr:
+    """The expression with `floor((a + floor(e / q)) / d)` as `floor((a q + e) / (q d))`: digits of
+    one number, found in different ways, are quotients of the same number then."""
+    parts: list[Expr | int] = [value.constant]
+    for term, factor in value.terms:
+        whole = Expr(0, ((term, 1),))
+        if isinstance(term, FloorDiv):
+            whole = _whole_quotient(_with_whole_quotients(term.value), term.divisor)
+        parts.append(scale(whole, factor))
+    return add(*parts)
+
+
+def _whole_quotient(value: Expr, divisor: int) -> Expr:
+    inner = next((t for t, f in value.terms if f == 1 and isinstance(t, FloorDiv)), None)
+    if inner is None:
+        return floordiv(value, divisor)
+    rest = add(value, Expr(0, ((inner, -1),)))
+    numerator = add(scale(rest, inner.divisor), inner.value)
+    return _whole_quotient(numerator, divisor * inner.divisor)
 
 
 def _quotients(nests: Sequence[Nest]) -> int:
@@ -114,8 +148,9 @@ def _stretch(axes: Sequence[Range], low: Guard, high: Guard) -> str | None:
     return None
 
 
-def box_of(axes: Sequence[tuple[str, int, int]], index: Index) -> Box | None:
-    """The box that a nest over ranges reaches, each point once; None where that was not seen."""
+def boxes_of(axes: Sequence[tuple[str, int, int]], index: Index) -> list[Box] | None:
+    """The boxes that a nest over ranges reaches, each point of a box once; None where that was not
+    seen. There is one for each number of the axes that count in steps with gaps between them."""
     sizes = {name: last - first + 1 for name, first, last in axes}
     if min(sizes.values(), default=1) < 1:
         return None
@@ -124,15 +159,20 @@ def box_of(axes: Sequence[tuple[str, int, int]], index: Index) -> Box | None:
     if found is None:
         return None
     exprs, sizes = found
-    spans = [_span(expr, sizes) for expr in exprs]
     used = [term for expr in exprs for term, _ in expr.terms]
     names = {term.name for term in used if isinstance(term, Axis)}
     idle = math.prod(size for name, size in sizes.items() if name not in names)
     # An axis in two indices would tie them together, and one in none would repeat every point.
     if len(names) < len(used) or idle > 1:
         return None
-    box = tuple(span for span in spans if span is not None)
-    return box if len(box) == len(spans) else None
+    apart = [name for expr in exprs for name in _axes_with_gaps(expr, sizes)]
+    if math.prod(sizes[name] for name in apart) > _MOST_BOXES:
+        return None
+    boxes = []
+    for numbers in product(*(range(sizes[name]) for name in apart)):
+        put = {name: constant(n) for name, n in zip(apart, numbers, strict=True)}
+        boxes.append(tuple(_span(substitute(expr, put), sizes) for expr in exprs))
+    return boxes
 
 
 def fill(boxes: Sequence[Box], whole: Box) -> bool:
@@ -184,15 +224,20 @@ def _without_quotients(
         exprs = [substitute(expr, parts) for expr in exprs]
 
 
-def _span(expr: Expr, sizes: dict[str, int]) -> Span | None:
-    """The numbers that an index counts through one by one, each for one point of its axes."""
-    step = 1
-    # Digits of a mixed base: where each factor is the product of all smaller sizes, every number
-    # from 0 to the product of all less one comes up once.
-    for factor, size in sorted(
-        (factor, sizes[term.name]) for term, factor in expr.terms if isinstance(term, Axis)
-    ):
-        if size > 1 and factor != step:
-            return None
-        step *= size
-    return expr.constant, expr.constant + step - 1
+def _axes_with_gaps(expr: Expr, sizes: dict[str, int]) -> list[str]:
+    """The axes of an index that are no digits of a number which counts through its values one by
+    one: in a mixed base, each factor is the product of all smaller sizes."""
+    factors = sorted((f, term.name) for term, f in expr.terms if isinstance(term, Axis))
+    step, left = 1, []
+    for factor, name in factors:
+        if sizes[name] > 1 and factor != step:
+            left.append(name)
+        else:
+            step *= sizes[name]
+    return left
+
+
+def _span(expr: Expr, sizes: dict[str, int]) -> Span:
+    """The numbers of an index whose axes are such digits."""
+    count = math.prod(sizes[term.name] for term, _ in expr.terms if isinstance(term, Axis))
+    return expr.constant, expr.constant + count - 1

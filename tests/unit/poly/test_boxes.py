@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 
 from weft.foundation.index_expr import Expr, Guard, axis, constant, evaluate
-from weft.poly.boxes import box_of, fill, fill_box, without_stretches
+from weft.poly.boxes import boxes_of, fill, fill_box, without_stretches
 from weft.poly.sets import Domain, Piece, difference
 
 Axes = tuple[tuple[str, int, int], ...]
@@ -25,45 +25,50 @@ def reached(axes: Axes, index: tuple[Expr, ...]) -> Counter[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize(
-    ("axes", "index", "box"),
+    ("axes", "index", "boxes"),
     [
-        ((("m", 0, 3), ("u", 0, 5)), (axis("m") * 6 + axis("u"),), ((0, 23),)),
-        ((("m", 2, 3), ("u", 0, 5)), (axis("m") * 6 + axis("u") + 1,), ((13, 24),)),
+        ((("m", 0, 3), ("u", 0, 5)), (axis("m") * 6 + axis("u"),), [((0, 23),)]),
+        ((("m", 2, 3), ("u", 0, 5)), (axis("m") * 6 + axis("u") + 1,), [((13, 24),)]),
         (
             (("t", 0, 15), ("u", 0, 1)),
             (_TILE * 2 + axis("u"), axis("t") * 4 - _TILE * 32),
-            None,  # every fourth column
+            [((0, 3), (column, column)) for column in range(0, 32, 4)],
         ),
         (
             (("t", 0, 15), ("u", 0, 1), ("l", 0, 3)),
             (_TILE * 2 + axis("u"), axis("t") * 4 - _TILE * 32 + axis("l")),
-            ((0, 3), (0, 31)),
+            [((0, 3), (0, 31))],
         ),
-        ((("t", 8, 15), ("l", 0, 3)), (axis("t") * 4 - _TILE * 32 + axis("l"),), ((0, 31),)),
-        ((("m", 0, 3), ("u", 0, 5)), (axis("m") * 5 + axis("u"),), None),
+        ((("t", 8, 15), ("l", 0, 3)), (axis("t") * 4 - _TILE * 32 + axis("l"),), [((0, 31),)]),
+        ((("m", 0, 1), ("u", 0, 5)), (axis("m") * 5 + axis("u"),), [((0, 5),), ((5, 10),)]),
+        ((("m", 0, 64), ("u", 0, 5)), (axis("m") * 7 + axis("u"),), None),  # too many
         ((("m", 0, 3), ("u", 0, 5)), (axis("u"),), None),
         ((("m", 0, 3),), (axis("m"), axis("m")), None),
-        ((("m", 0, 3), ("one", 4, 4)), (axis("m"), axis("one") * 7), ((0, 3), (28, 28))),
-        ((), (constant(2),), ((2, 2),)),
+        ((("m", 0, 3), ("one", 4, 4)), (axis("m"), axis("one") * 7), [((0, 3), (28, 28))]),
+        ((), (constant(2),), [((2, 2),)]),
     ],
 )
-def test_boxes(axes: Axes, index: tuple[Expr, ...], box: tuple[tuple[int, int], ...]) -> None:
-    assert box_of(axes, index) == box
+def test_boxes(
+    axes: Axes, index: tuple[Expr, ...], boxes: list[tuple[tuple[int, int], ...]] | None
+) -> None:
+    assert boxes_of(axes, index) == boxes
 
 
 def test_what_is_called_a_box_is_one() -> None:
-    chance, boxes = random.Random(5), 0
+    chance, seen = random.Random(5), 0
     for _ in range(3000):
         names = ["a", "b", "c"][: chance.randint(1, 3)]
         starts = {name: chance.choice([0, 0, 0, 4, 6]) for name in names}
         axes = tuple((n, starts[n], starts[n] + chance.choice([0, 1, 2, 3, 5, 11])) for n in names)
         index = tuple(_expression(chance, names) for _ in range(chance.randint(1, 2)))
-        box = box_of(axes, index)
-        if box is not None:
-            boxes += 1
-            points = product(*(range(first, last + 1) for first, last in box))
-            assert reached(axes, index) == Counter(points), (axes, index)
-    assert boxes > 50
+        boxes = boxes_of(axes, index)
+        if boxes is not None:
+            seen += 1
+            points = Counter[tuple[int, ...]]()
+            for box in boxes:
+                points.update(product(*(range(first, last + 1) for first, last in box)))
+            assert reached(axes, index) == points, (axes, index)
+    assert seen > 50
 
 
 def _expression(chance: random.Random, names: list[str]) -> Expr:
@@ -127,6 +132,27 @@ def test_blocks_of_rows_that_are_two_axes_fill_them() -> None:
     assert not fill_box([many], whole), "the last rows are missing"
     assert not fill_box([many, last, last], whole), "the last rows twice"
     assert not fill_box([many, last], ((0, 11), (0, 8), (0, 7))), "rows of nine"
+
+
+def test_strips_of_columns_that_are_three_axes_fill_them() -> None:
+    """As the gradient of a filter is cut: columns are (channel, line, place), and come in strips of
+    which the last is narrower, in blocks that are no multiple of a line or a channel."""
+    block = axis("p") * 12
+
+    def nest(size: int, first: int) -> tuple[Axes, tuple[Expr, ...]]:
+        place = axis("l") + first
+        line = axis("p") * 4 + place // 3
+        axes = (("p", 0, 2), ("l", 0, size - 1))
+        return axes, ((block + place) // 9, line - line // 3 * 3, place - place // 3 * 3)
+
+    wide, narrow = nest(8, 0), nest(4, 8)
+    whole = ((0, 3), (0, 2), (0, 2))
+    assert sum((reached(*each) for each in (wide, narrow)), Counter()) == Counter(
+        product(*(range(high + 1) for _, high in whole))
+    )
+    assert fill_box([wide, narrow], whole)
+    assert not fill_box([wide], whole), "the ends of strips are missing"
+    assert not fill_box([wide, nest(5, 7)], whole), "a column of each strip twice"
 
 
 def test_what_is_called_filled_is() -> None:

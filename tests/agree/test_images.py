@@ -19,6 +19,7 @@ from weft.driver.stages.compilation import Compilation
 from weft.foundation.errors import SpecViolation
 from weft.foundation.records import replace
 from weft.ptir import Program
+from weft.target.cpu import host
 from weft.target.target import Target
 
 ALONG_M = {"axis": "m.i.i", "width": 16}
@@ -65,6 +66,17 @@ def test_results_are_those_of_the_definition(case: Conv) -> None:
     one, two = (executable.run(data, threads=threads)[0] for threads in (1, 2))
     assert one.tobytes() == two.tobytes()
     np.testing.assert_allclose(one, exact.astype(one.dtype), rtol=2e-5, atol=2e-6)
+
+
+def test_narrow_vectors_give_the_same() -> None:
+    """Four lanes, in tiles that 32 registers hold."""
+    limits = replace(host().limits, vector_bits=128, vector_registers=32)
+    case = Conv(images=2, channels=3, results=13, sizes=(30, 33), window=(7, 7), stride=2, pad=3)
+    made = compile_program(case.program(), replace(host(), limits=limits))
+    assert '"where": "image"' in made.stages["plan"]
+    data = case.data()
+    (found,) = made.run(data)
+    np.testing.assert_allclose(found, case.exact(data).astype("f4"), rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("case", CASES[:4], ids=str)

@@ -29,7 +29,7 @@ from weft.plan.blocks import (
     without_rest,
 )
 from weft.plan.edges import local_edges
-from weft.plan.images import IMAGE, NEAR_BYTES, image_block, image_of
+from weft.plan.images import IMAGE, NEAR_BYTES, image_block, image_of, saves_time
 from weft.plan.ir import CacheRead, Header, MmaPlan, Vectorize
 from weft.region.forms.columns import FEW_ROWS
 from weft.region.forms.panels import Panels, panels_of
@@ -129,13 +129,13 @@ def _image_tiles(
     kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, lanes: int
 ) -> _Tiles | None:
     """Blocks over a copy of the image that windows are shifts of; None where no operand is one, or
-    vectors are so narrow that packing windows costs little."""
-    image = image_of(kernel, tensors) if target.has("avx2") else None
+    packing windows takes less time."""
+    image = image_of(kernel, tensors)
     panels = panels_of(kernel, tensors)
     if image is None or (panels is not None and panels.side == image.side):
         return None
     block = image_block(kernel, image, tensors, target, lanes, panels.width if panels else 0)
-    if block is None:
+    if block is None or not saves_time(kernel, image, block, target, lanes):
         return None
     line = math.prod(kernel.sizes[window.place] for window in image.windows[1:])
     taps = math.prod(window.taps for window in image.windows)

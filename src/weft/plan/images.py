@@ -20,7 +20,7 @@ from typing import Final
 from weft.foundation.index_expr import Axis, Expr, axes_of, coefficient, linear
 from weft.foundation.records import dataclass
 from weft.foundation.whole_numbers import round_up
-from weft.plan.blocks import SCRATCH_BYTES, even_blocks, rounds
+from weft.plan.blocks import BLOCK, SCRATCH_BYTES, even_blocks, rounds
 from weft.plan.ir import MmaPlan
 from weft.region.ir import (
     AxisIndex,
@@ -72,6 +72,17 @@ _MOST_DEPTH: Final = 640
 """Summed elements of a block, so that sums stay near the truth; a channel has all its taps."""
 _MOST_STEPS: Final = 64
 """Blocks of channels, one after the other; each adds to all sums of its results once more."""
+
+
+_NARROW: Final = 128
+"""Bits of vectors with which the products take so long that packing windows may cost less than
+what a copy of the image computes in vain."""
+_PACK_WINDOW, _PACK_STRIDED, _SHORT_LOOPS = 4.5, 14.0, 0.12
+"""For such vectors: multiply-adds of a vector that take as long as packing an element of a window,
+and one that a stride leads to; and how much longer products take tap by tap. Counted by llvm-mca
+for a Neoverse-N1: a copy takes 0.69 of the cycles for 7 x 7 windows of 3 channels and 64 filters,
+0.87 for 3 x 3 and 64 filters at 56 x 56, 0.88 for 80 at 27 x 27, 1.06 for 128 at 28 x 28, 1.10 for
+256 at 14 x 14, and 1.09 for 512 at 7 x 7."""
 
 
 @dataclass(frozen=True)
@@ -393,6 +404,19 @@ def image_block(
                         tile = shape[0], shape[1] * lanes
                         least, best = time, (of_rows, of_lines, of_channels, *tile)
     return None if best is None else ImageBlock(*best)
+
+
+def saves_time(kernel: Kernel, image: Image, block: ImageBlock, target: Target, lanes: int) -> bool:
+    """Whether a copy of the image in such blocks takes less time than packing every window."""
+    if target.limits.vector_bits > _NARROW:
+        return True
+    rows, lines = _image_rows(kernel, image), kernel.sizes[image.windows[0].place]
+    places = math.prod(places_of(kernel, image, lines))
+    results = -(-lines // block.lines) * results_of(kernel, image, block)
+    copied = rows * results / lanes * (1 + _SHORT_LOOPS)
+    packing = _PACK_STRIDED if image.windows[-1].stride > 1 else _PACK_WINDOW
+    packed = places * (rows / lanes + packing * -(-rows // BLOCK[0]))
+    return copied < packed
 
 
 def _cuts(size: int) -> list[int]:

@@ -281,7 +281,6 @@ def version(package: str) -> str:
 
 def plot(path: Path, results: Mapping[str, Found]) -> None:
     """The ratios to the best peer as bars from 1, won to the right and lost to the left."""
-    need("matplotlib")
     pyplot = import_module("matplotlib.pyplot")
     pyplot.rcParams["svg.fonttype"] = "none"  # text, not its outlines: a fifth of the bytes
     ratios = {name: ratio_of(found) for name, found in reversed([*results.items()])}
@@ -303,13 +302,29 @@ def plot(path: Path, results: Mapping[str, Found]) -> None:
 
 
 def load_state(path: Path | None) -> dict[str, Found]:
+    """The lines that an earlier run has finished."""
     if path is None or not path.exists():
+        if path is not None and not path.parent.is_dir():
+            raise SystemExit(f"--resume: there is no folder {path.parent}")
         return {}
-    return dict(json.loads(path.read_text()))
+    try:
+        return dict(json.loads(path.read_text()))
+    except ValueError:
+        raise SystemExit(f"--resume: {path} is not what an earlier run has kept") from None
+
+
+def keep_state(path: Path, results: Mapping[str, Found]) -> None:
+    """Keep what is finished; a run that is broken off meanwhile leaves what was kept before."""
+    unfinished = path.with_name(f"{path.name}.part")
+    unfinished.write_text(json.dumps(results, indent=1))
+    unfinished.replace(path)
 
 
 def wanted(text: str) -> list[Line]:
-    return [n for n in LINES if not text or any(part in n.name for part in text.split(","))]
+    found = [n for n in LINES if not text or any(part in n.name for part in text.split(","))]
+    if not found:
+        raise SystemExit(f"--lines: no line has {text} in its name")
+    return found
 
 
 def main() -> None:
@@ -333,6 +348,9 @@ def main() -> None:
     peers = options.peers.split(",")
     if unknown := sorted({*peers} - {*PEERS}):
         raise SystemExit(f"--peers has {', '.join(unknown)}; there are {', '.join(PEERS)}")
+    lines, results = wanted(options.lines), load_state(options.resume)
+    if options.plot:
+        need("matplotlib")
     stay_on(THREADS)
     torch.set_num_threads(THREADS)
     warnings.filterwarnings("ignore")
@@ -347,15 +365,15 @@ def main() -> None:
         "first call s",
         "(compile)",
     ]
-    table, rows, results = Table(*headers), list[list[str]](), load_state(options.resume)
-    for line in wanted(options.lines):
+    table, rows = Table(*headers), list[list[str]]()
+    for line in lines:
         if line.name not in results:
             found = measure(line, options.rounds, options.least, peers)
             if "weft" not in found:
                 continue
             results[line.name] = found
             if options.resume:
-                options.resume.write_text(json.dumps(results, indent=1))
+                keep_state(options.resume, results)
         found = results[line.name]
         limit = line.limit(int(found["weft"]["bytes"]), moved, options.peak * 1e9)
         rows.append(row_of(line, found, limit))

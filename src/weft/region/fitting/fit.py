@@ -29,6 +29,7 @@ from weft.region.fitting.row_padding import with_room
 from weft.region.fitting.transposed_windows import with_turned_windows, with_written_windows
 from weft.region.fitting.whole_ops import whole_in_parts
 from weft.region.fitting.whole_rows import with_whole_rows
+from weft.region.fitting.window_axes import with_separate_windows
 from weft.region.forms.planes import find_planes
 from weft.region.ir import Cast, Const, Kernel, Module, Pattern, Tensor
 from weft.region.structure import buffers
@@ -41,9 +42,9 @@ def fit(module: Module, target: Target) -> Module:
     """The module with long sums cut; on a GPU with room in odd rows, or with them joined, operands
     aligned, hulls of what is seen, windows as their operands lie, single rows of 8-bit numbers as
     contractions and ops that stay whole in steps, whose places are short;
-    elsewhere with windows that have zeros in them by phases, with parameters laid out for products,
-    with what is picked read where it lies together, and with scatters that add narrow floats in a
-    wider dtype."""
+    elsewhere with windows reduced axis by axis, those that have zeros in them multiplied by phases,
+    with parameters laid out for products, with what is picked read where it lies together, and with
+    scatters that add narrow floats in a wider dtype."""
     module = with_hulls(with_room(module, target), target)
     together: dict[str, tuple[Kernel, ...]] = {}
     if target.kind is Kind.GPU:
@@ -90,8 +91,7 @@ def _prepare_kernel(
     are the scatters that it sorts the updates of."""
     if target.kind is not Kind.GPU:
         if kernel.roles is None:
-            joined = with_joined_rows(with_near_gathers(kernel, tensors), tensors)
-            return with_wide_sums(joined, tensors)
+            return _fit_rows(kernel, tensors)
         return _fit_contraction(kernel, tensors, target)
     if kernel.opaque is not None:
         return whole_in_parts(kernel, tensors, zeros, together)
@@ -119,6 +119,19 @@ def _prepare_kernel(
 def _align_operands(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Made:
     joined = with_joined_axes(kernel, tensors)
     return with_aligned_operands(with_one_row(joined, tensors, target), tensors, target)
+
+
+def _fit_rows(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Made:
+    """A kernel of a CPU without a contraction, its windows reduced axis by axis."""
+    windows, between = with_separate_windows(kernel, tensors)
+    kernels: list[Kernel] = []
+    known = {**tensors, **{tensor.name: tensor for tensor in between}}
+    for window in windows:
+        joined = with_joined_rows(with_near_gathers(window, known), known)
+        prepared, more = with_wide_sums(joined, known)
+        kernels += prepared
+        between += more
+    return tuple(kernels), between
 
 
 def _fit_contraction(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Made:

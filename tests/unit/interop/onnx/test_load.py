@@ -261,3 +261,20 @@ def test_a_step_of_a_recurrence_multiplies_only_its_state(
     text = str(weft.ptir.dumps(weft.jit(model).program(**given), "text"))
     body = text[text.index("scan") :]
     assert (body.count("dot_general"), text.count("dot_general")) == (products, products + 1)
+
+
+def test_transposed_convolutions_make_only_what_is_wanted() -> None:
+    """Padding shortens the product, and the bias is added to it."""
+    rng = np.random.default_rng(0)
+    sizes = {"x": (1, 3, 5, 4), "w": (3, 2, 4, 3), "b": (2,)}
+    given = {name: rng.standard_normal(size, np.float32) for name, size in sizes.items()}
+    for pads in ([1, 1, 1, 1], [2, 0, 1, 1]):
+        node = m.node("ConvTranspose", "x w b", "y", strides=[2, 3], pads=pads)
+        values = [m.value(name, size) for name, size in sizes.items()]
+        proto = m.model(m.graph([node], values, [m.value("y", None)]))
+        (wanted,) = expected(proto, **given)
+        made = weft.jit(loaded(proto))
+        np.testing.assert_allclose(made(**given)["y"].numpy(), wanted, rtol=1e-5, atol=1e-5)
+        text = str(weft.ptir.dumps(made.program(**given), "text"))
+        (product,) = (line for line in text.splitlines() if "dot_general" in line)
+        assert product.endswith(f": f32[1, {wanted.shape[2]}, {wanted.shape[3]}, 2]")

@@ -109,11 +109,13 @@ def conv_transpose(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = 
     ]
     low, wanted = _starts_and_sizes(call, whole, extra, sizes, strides)
     groups = call.attr("group", 1)
+    cut = [(a, have - a - n) for a, n, have in zip(low, wanted, whole, strict=True)]
+    if all(n > 0 for n in wanted) and all(side >= 0 for pair in cut for side in pair):
+        return _TRANSPOSED[count](x, weight, bias, strides, cut, 0, groups, dilations)
+    # What is wanted goes beyond the windows: all of them are made, and a padding below zero cuts
+    # off.
     made = _TRANSPOSED[count](x, weight, None, strides, 0, 0, groups, dilations)
-    widths = [(0, 0), (0, 0)]
-    # A padding below zero cuts off: all windows are made, and what is wanted is taken out of them.
-    widths += [(-a, a + n - have) for a, n, have in zip(low, wanted, whole, strict=True)]
-    made = functional.pad(made, widths) if any(map(any, widths)) else made
+    made = functional.pad(made, [(0, 0), (0, 0), *((-first, -last) for first, last in cut)])
     return made if bias is None else made + bias.reshape((1, -1, *[1] * count))
 
 

@@ -114,6 +114,14 @@ CASES = {
         Case(dtype="f32", layout="first", stride=2, size=(8, 8), inputs=8, outputs=12, groups=2),
         4,
     ),
+    "a single channel": (
+        Case(dtype="f32", layout="first", window=(4, 4), stride=2, size=(8, 12), inputs=1),
+        4,
+    ),
+    "a single channel, windows of two lengths": (
+        Case(dtype="f32", stride=2, size=(8, 9), inputs=1, outputs=5, window=(3, 2), pad=0),
+        4,
+    ),
     "a line": (
         Case(
             dtype="f32",
@@ -151,10 +159,12 @@ def test_each_phase_is_a_convolution(name: str) -> None:
 
 
 @pytest.mark.parametrize("where", [0, 1, 2])
-@pytest.mark.parametrize("value", [np.inf, np.nan])
-def test_numbers_that_are_none_spread_as_far_as_in_the_reference(where: int, value: float) -> None:
+@pytest.mark.parametrize(("value", "channels"), [(np.inf, 3), (np.nan, 3), (np.inf, 1)])
+def test_numbers_that_are_none_spread_as_far_as_in_the_reference(
+    where: int, value: float, channels: int
+) -> None:
     """A weight also where its tap meets a zero, a gradient only where it is met."""
-    case = Case(dtype="f32", layout="first", stride=2, size=(8, 8), inputs=3, outputs=4)
+    case = Case(dtype="f32", layout="first", stride=2, size=(8, 8), inputs=channels, outputs=4)
     program = case.gradient(0)
     inputs = data(program)
     if where < len(inputs):

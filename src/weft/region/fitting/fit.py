@@ -90,9 +90,7 @@ def _prepare_kernel(
     """The kernels that take a kernel's place on a machine, and the tensors between them. `together`
     are the scatters that it sorts the updates of."""
     if target.kind is not Kind.GPU:
-        if kernel.roles is None:
-            return _fit_rows(kernel, tensors)
-        return _fit_contraction(kernel, tensors, target)
+        return _fit_phases(kernel, tensors, target)
     if kernel.opaque is not None:
         return whole_in_parts(kernel, tensors, zeros, together)
     if kernel.pattern is Pattern.CONV:
@@ -134,13 +132,16 @@ def _fit_rows(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Made:
     return tuple(kernels), between
 
 
-def _fit_contraction(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Made:
-    """A contraction of a CPU by phases, each behind its weights laid out."""
+def _fit_phases(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Made:
+    """A kernel of a CPU by phases; contractions are behind their weights laid out."""
     phases, between = with_phases(kernel, tensors)
     kernels: list[Kernel] = []
     known = {**tensors, **{tensor.name: tensor for tensor in between}}
     for phase in phases:
-        prepared, more = with_panels(phase, known, target) if phase.roles else ((phase,), ())
+        if phase.roles is None:
+            prepared, more = _fit_rows(phase, known)
+        else:
+            prepared, more = with_panels(phase, known, target)
         kernels += prepared
         between += more
     return tuple(kernels), between

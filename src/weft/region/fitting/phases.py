@@ -41,6 +41,7 @@ from weft.region.ir import (
     Binary,
     Cast,
     Const,
+    Fold,
     Kernel,
     KernelAxis,
     Let,
@@ -49,6 +50,7 @@ from weft.region.ir import (
     Pattern,
     Read,
     Reduce,
+    Roles,
     Select,
     Tensor,
     Unary,
@@ -80,11 +82,36 @@ class Pair:
 def with_phases(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Made:
     """The kernels of all phases behind that of what other taps come to, and the tensors between
     them; the kernel as it is where its windows have no zeros in them."""
-    found = find_phases(kernel)
+    marked = kernel if kernel.roles else _as_contraction(kernel)
+    found = find_phases(marked)
     if found is None:
         return (kernel,), ()
     weights, pairs = found
-    return Phases(kernel, weights, pairs, tensors).made()
+    kernels, between = Phases(marked, weights, pairs, tensors).made()
+    if kernel.roles is None:
+        kernels = tuple(replace(each, roles=None) for each in kernels)
+    return kernels, between
+
+
+def _as_contraction(kernel: Kernel) -> Kernel:
+    """A row with the roles that it has as a contraction: convolutions to a single channel have no
+    rows, or no columns, and their windows have zeros like those of others."""
+    sums = [let for let in kernel.body if isinstance(let.expr, Reduce | Fold)]
+    if kernel.pattern is not Pattern.ROW or len(sums) != 1:
+        return kernel
+    total, of = sums[0], sums[0].expr
+    if not isinstance(of, Reduce) or of.fn != "sum":
+        return kernel
+    factors = kernel.let(of.value).expr
+    if not isinstance(factors, Binary) or factors.fn != "mul":
+        return kernel
+    lhs, rhs = (_read_of(kernel, name) for name in (factors.lhs, factors.rhs))
+    return replace(kernel, roles=Roles((), total.axes, (), of.axes, total.name, lhs, rhs))
+
+
+def _read_of(kernel: Kernel, name: str) -> str:
+    expr = kernel.let(name).expr
+    return expr.x if isinstance(expr, Cast) else name
 
 
 def find_phases(kernel: Kernel) -> tuple[Let, tuple[Pair, ...]] | None:
@@ -101,7 +128,11 @@ def find_phases(kernel: Kernel) -> tuple[Let, tuple[Pair, ...]] | None:
     plain = all(isinstance(expr, Unary | Cast | Binary | Select) for expr in after)
     if not kernel.let(roles.contraction).dtype.is_float or not plain:
         return None
-    for own, other, outer in ((roles.lhs, roles.rhs, roles.m), (roles.rhs, roles.lhs, roles.n)):
+    # Of a row either operand may be the image: `with_phases` gives all its places to one of them.
+    places = (roles.m, roles.n) if kernel.pattern is not Pattern.ROW else (roles.m, roles.m)
+    for own, other, outer in zip(
+        (roles.lhs, roles.rhs), (roles.rhs, roles.lhs), places, strict=True
+    ):
         read, weights = kernel.let(own).expr, kernel.let(other)
         if not isinstance(read, Read) or read.places or read.fill != 0:
             continue
@@ -310,8 +341,13 @@ class Phases:
             if let.name == total.name:
                 both = Binary("add", total.name, self.idle)
                 body += [read, Let(whole, total.dtype, total.axes, both)]
+        row = kernel.pattern is Pattern.ROW
         outputs = tuple(
-            replace(o, value=new.get(o.value, o.value), materialize=Materialize.DEFERRED)
+            replace(
+                o,
+                value=new.get(o.value, o.value),
+                materialize=o.materialize if row else Materialize.DEFERRED,
+            )
             for o in kernel.outputs
         )
         return replace(kernel, body=tuple(body), outputs=outputs)

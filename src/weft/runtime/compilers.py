@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Final
 
+from weft.foundation.memo import forgettable
 from weft.foundation.pipes import Family, receive, send
 from weft.foundation.progress import at
 from weft.runtime import cache
@@ -28,6 +29,13 @@ SHARE: Final = 300_000
 the process takes a third."""
 MOST: Final = 8
 """The most processes that compile, this one included."""
+_SMALL: Final = 1 << 14
+"""Bytes of object code that is short enough to be remembered where no disk keeps it: programs of
+few elements have the same short kernels again and again."""
+_MOST_MADE: Final = 256
+_MADE: Final[dict[str, bytes]] = {}
+"""The last of these that were compiled, by what they would be kept under."""
+forgettable(_MADE.clear)
 _PROCESS: Final = "weft.runtime.compiler_process"
 _THREADS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -37,14 +45,20 @@ def object_codes(
 ) -> list[tuple[bytes, bool]]:
     """The object code of every module, for this processor unless told, and whether it was compiled
     now."""
-    facts = code_facts(cpu)
+    facts, on_disk = code_facts(cpu), cache.chosen_folder() is not None
     keys = [cache.key_of(text, *facts) for text in texts]
-    found = [kept_object(key, text) for key, text in zip(keys, texts, strict=True)]
+    pairs = zip(keys, texts, strict=True)
+    found = [kept_object(key, text) if on_disk else _MADE.get(key) for key, text in pairs]
     missing = [number for number, code in enumerate(found) if code is None]
     made = compile_objects([texts[number] for number in missing], cpu=cpu)
     fresh = dict(zip(missing, made, strict=True))
     for number, code in fresh.items():
-        cache.save(keys[number], code)
+        if on_disk:
+            cache.save(keys[number], code)
+        elif len(code) <= _SMALL:
+            _MADE[keys[number]] = code
+    while len(_MADE) > _MOST_MADE:
+        _MADE.pop(next(iter(_MADE)), None)
     known = enumerate(found)
     return [(fresh[n], True) if code is None else (code, False) for n, code in known]
 
@@ -59,6 +73,8 @@ def compile_objects(
     if cpu is not None:
         return [compile_object(text, cpu) for text in texts]
     count = _worth(texts) if processes is None else processes
+    if len(texts) == 1:
+        return [compile_object(texts[0])]
     messages = [text.encode() for text in texts]
     return shared_out(messages, lambda n: compile_object(texts[n]), _PROCESS, count)
 

@@ -192,7 +192,7 @@ def test_the_report_tells_distinct_kernels_and_times() -> None:
     path = str(EXAMPLES / "attention_12_blocks.ptir.txt")
     result = CliRunner().invoke(app, ["compile", path, "-v"])
     assert result.exit_code == 0, result.output
-    first = r"^61 kernels, (\d) of them distinct; \1 compiled, 0 from the cache$"
+    first = r"^61 kernels, \d of them distinct; \d compiled, 0 from the cache$"
     assert re.search(first, result.output, re.M)
     assert re.search(r"^kernels written out: 85 asked for, \d done$", result.output, re.M)
     assert re.search(r"^isl queries: \d+ asked for, \d+ done$", result.output, re.M)

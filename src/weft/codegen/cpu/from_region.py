@@ -160,6 +160,9 @@ class Lowering(Reductions):
         for name, tile in zip(outer, tiles, strict=True):
             remaining //= tile.count
             here = simplify(((axis(piece) - first) // remaining) % tile.count, ranges)
+            if tile.lanes == tile.extent == math.prod(self.kernel.sizes.values()) > 1:
+                # Written as the pieces of longer maps, so that it has the same text.
+                here = axis(piece)
             places[name] = add(tile.start, scale(here, tile.extent))
             if not self._is_block(name):
                 places[name] = self._cut_axis(name, places[name], tile, wrappers)

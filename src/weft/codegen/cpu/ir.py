@@ -35,7 +35,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from weft.foundation.dtypes import DType
-from weft.foundation.index_expr import Expr, Guard, Index, bounds
+from weft.foundation.index_expr import Expr, Guard, Index, axes_of, bounds
 from weft.region.ir import Place
 
 Scalar: TypeAlias = bool | int | float | complex
@@ -76,6 +76,15 @@ class For:
             return False
         start, last = self.span({})
         return start <= last < start + self.step
+
+    @property
+    def moves(self) -> bool:
+        """Whether what is read or written depends on the variable by itself."""
+        return any(
+            self.var in axes_of(stmt.address)
+            for stmt, _ in walk(self.body)
+            if isinstance(stmt, Load | Store)
+        )
 
     @property
     def adds_up(self) -> bool:

@@ -155,7 +155,7 @@ class _Emitter:
         if not (loop.start.is_constant and loop.stop.is_constant):
             raise InternalError("loop bounds are not constant")
         if loop.kind is LoopKind.PARALLEL:
-            (self._one_piece if once else self._count_loop)(loop)
+            (self._one_piece if once and not loop.moves else self._count_loop)(loop)
         elif self.outside_tile or not self._tile(loop):
             self._known_loop(loop)
 
@@ -246,8 +246,12 @@ class _Emitter:
         if loop.end is not None:
             last = self.code.intrinsic("llvm.smin", last, number(loop.end, "i64"))
         if loop.kind is LoopKind.PARALLEL:
-            first = self.code.intrinsic("llvm.smax", Val("%first", "i64"), first)
-            last = self.code.intrinsic("llvm.smin", Val("%last", "i64"), last)
+            # Nobody asks for pieces that a routine does not have: kernels that differ in nothing
+            # but how many there are get one text.
+            every = (loop.start.constant, loop.stop.constant) == (0, self.routine.pieces)
+            start, end = Val("%first", "i64"), Val("%last", "i64")
+            first = start if every else self.code.intrinsic("llvm.smax", start, first)
+            last = end if every else self.code.intrinsic("llvm.smin", end, last)
 
         def body(index: Val) -> None:
             self.indices.variables[loop.var] = index
@@ -459,8 +463,7 @@ class _Emitter:
             value = code.lane(x, lane)
             value = value if value.scalar == "i64" else code.convert(widen, value, "i64")
             code.line(f"call void @report_broken(ptr %error, {key}, {value})")
-        slot = code.pointer("%error", "ptr", number(1, "i64"))
-        flag = code.load("ptr", slot, 1, 8)
+        flag = code.load("ptr", code.pointer("%error", "ptr", number(1, "i64")), 1, 8)
         code.line(f"store atomic i64 1, {flag} monotonic, align 8")
 
     def _words(self, words: ir.Words) -> None:

@@ -152,12 +152,25 @@ def check_sources(code: LlvmCode, routines: CpuCode, was_read: bool) -> None:
 def compile_sources(code: LlvmCode, target: Target) -> Objects:
     """Machine code for a target, from the disk where it is there."""
     made = Objects()
-    codes = object_codes(list(code.sources.values()), None if target.is_here else target.code)
-    for symbol, (machine_code, fresh) in zip(code.sources, codes, strict=True):
-        made.objects[symbol] = machine_code
-        made.compiled += fresh
-        made.reused += not fresh
+    # Kernels whose texts differ in their names alone, such as one function of tensors of several
+    # sizes, are compiled once, under a name as long as theirs.
+    texts = {
+        symbol: text.replace(symbol, _any_name(symbol)) for symbol, text in code.sources.items()
+    }
+    distinct = list(dict.fromkeys(texts.values()))
+    found = object_codes(distinct, None if target.is_here else target.code)
+    codes = dict(zip(distinct, found, strict=True))
+    for symbol, text in texts.items():
+        machine_code, _ = codes[text]
+        made.objects[symbol] = machine_code.replace(_any_name(symbol).encode(), symbol.encode())
+    made.compiled = sum(fresh for _, fresh in found)
+    made.reused = len(found) - made.compiled
     return made
+
+
+def _any_name(symbol: str) -> str:
+    """The name under which a kernel is compiled, and its machine code kept."""
+    return "k_any".ljust(len(symbol), "_")
 
 
 def natives(code: CpuCode, module: Module) -> dict[str, Native]:

@@ -376,14 +376,16 @@ def test_object_code_that_is_none_is_compiled_again(
 ) -> None:
     key, found = kept_offset
     (kernel,) = found.artifact.kernels
-    objects = [path.name for path in folder.iterdir() if cache.load(path.name) == kernel.code]
+    # It is kept under a name that says nothing of the kernel.
+    code = kernel.code.replace(kernel.symbol.encode(), b"k_any".ljust(len(kernel.symbol), b"_"))
+    objects = [path.name for path in folder.iterdir() if cache.load(path.name) == code]
     assert len(objects) == 1
-    for damage in (b"", b"no code", kernel.code[:-1], kernel.code.replace(b"k_", b"j_")):
+    for damage in (b"", b"no code", code[:-1], code.replace(b"k_", b"j_")):
         cache.save(objects[0], damage)
         (folder / key).unlink()
         executable = weft.compile(offset(3.0))
         assert executable(np.ones(4, np.float32))[0].tolist() == [4, 4, 4, 4]
-        assert cache.load(objects[0]) == kernel.code
+        assert cache.load(objects[0]) == code
 
 
 def taking(*lines: str) -> Program:

@@ -199,7 +199,9 @@ def _nested_division(value: Expr) -> tuple[Expr, int] | None:
 
 
 def _ordered_sum(total: int, factors: Mapping[Term, int]) -> Expr:
-    kept = [(term, factor) for term, factor in factors.items() if factor]
+    kept = list(factors.items())
+    if 0 in factors.values():
+        kept = [pair for pair in kept if pair[1]]
     if len(kept) > 1:
         # One order for equal sums, whatever order they were made in: interning makes them one
         # object.
@@ -207,15 +209,11 @@ def _ordered_sum(total: int, factors: Mapping[Term, int]) -> Expr:
     return Expr(total, tuple(kept))
 
 
+@memo(1 << 14)
 def _term_order(term: Term) -> tuple[int, str]:
     if isinstance(term, FloorDiv):
-        return (2, _text_of(term))
+        return (2, str(term))
     return (0 if isinstance(term, Axis) else 1, term.name)
-
-
-@memo(1 << 14)
-def _text_of(term: FloorDiv) -> str:
-    return str(term)
 
 
 def substitute(

@@ -93,7 +93,9 @@ def _steps_of_body(
         known = len(found)
         once = _steps_of_body(stmt.body, {**around, stmt.var: (first, max(first, last))}, found)
         # Bounds that move with a loop around are near one another, however far they move.
-        length = min(bounds(stmt.stop - stmt.start, around)[1], last + 1 - first)
+        length = last + 1 - first
+        if not (stmt.start.is_constant and stmt.stop.is_constant):
+            length = min(bounds(stmt.stop - stmt.start, around)[1], length)
         turns = max(0, -(-length // stmt.step))
         counted = stmt.kind in (LoopKind.SERIAL, LoopKind.PARALLEL)
         # No loop inside looks already, and this one takes long enough.

@@ -23,6 +23,7 @@ neighbouring pieces; the last hint of its share is for nothing.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -60,18 +61,32 @@ def _in_body(routine: ir.Routine, body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, .
 def _in_loop(routine: ir.Routine, loop: ir.For) -> ir.For:
     body = _in_body(routine, loop.body)
     hints = tuple(_hints(routine, loop)) if loop.kind is SERIAL else ()
+    if not hints and all(map(operator.is_, body, loop.body)):
+        return loop
     return replace(loop, body=(*dict.fromkeys(hints), *body))
 
 
 def _hints(routine: ir.Routine, loop: ir.For) -> Iterator[ir.Stmt]:
-    for stmt, around in ir.walk(loop.body):
+    for stmt, around in _in_one_turn(loop.body):
         if not isinstance(stmt, ir.Load) or stmt.guards or stmt.places:
             continue
-        if any(found.kind is SERIAL for found in around) or stmt.buffer >= len(routine.buffers):
+        if stmt.buffer >= len(routine.buffers):
             continue
         size = routine.dtype_of(stmt.buffer).storage_bytes
         if coefficient(stmt.address, loop.var) * size >= LONG_STEP:
             yield from _of_row(stmt, loop, around, size)
+
+
+def _in_one_turn(
+    body: tuple[ir.Stmt, ...], around: tuple[ir.For, ...] = ()
+) -> Iterator[tuple[ir.Stmt, tuple[ir.For, ...]]]:
+    """The statements of a body that are in no counted loop of its own, with the tile's loops around
+    them."""
+    for stmt in body:
+        if not isinstance(stmt, ir.For):
+            yield stmt, around
+        elif stmt.kind is not SERIAL:
+            yield from _in_one_turn(stmt.body, (*around, stmt))
 
 
 def _of_row(load: ir.Load, loop: ir.For, tile: tuple[ir.For, ...], size: int) -> Iterator[ir.Stmt]:

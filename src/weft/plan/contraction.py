@@ -135,7 +135,7 @@ def _image_tiles(
     if image is None or (panels is not None and panels.side == image.side):
         return None
     block = image_block(kernel, image, tensors, target, lanes, panels.width if panels else 0)
-    if block is None or not saves_time(kernel, image, block, target, lanes):
+    if block is None or not saves_time(kernel, image, block, tensors, target, lanes):
         return None
     line = math.prod(kernel.sizes[window.place] for window in image.windows[1:])
     taps = math.prod(window.taps for window in image.windows)

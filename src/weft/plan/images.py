@@ -82,7 +82,13 @@ _PACK_WINDOW, _PACK_STRIDED, _SHORT_LOOPS = 4.5, 14.0, 0.12
 and one that a stride leads to; and how much longer products take tap by tap. Counted by llvm-mca
 for a Neoverse-N1: a copy takes 0.69 of the cycles for 7 x 7 windows of 3 channels and 64 filters,
 0.87 for 3 x 3 and 64 filters at 56 x 56, 0.88 for 80 at 27 x 27, 1.06 for 128 at 28 x 28, 1.10 for
-256 at 14 x 14, and 1.09 for 512 at 7 x 7."""
+256 at 14 x 14, and 1.09 for 512 at 7 x 7, all of them without the time for memory."""
+LINE: Final = 64
+"""Bytes that come from memory together."""
+_FAR_LINE: Final = 30.0
+"""Multiply-adds that take as long as a line from beyond the second cache: 12 GB/s, for two
+multiply-adds a cycle at 2.85 GHz. Weights of 512 filters at 7 x 7 were read nine times, a line for
+one of nine numbers each time: 85 MB."""
 
 
 @dataclass(frozen=True)
@@ -294,8 +300,7 @@ def memory_follows_steps(
     assert kernel.roles is not None
     names = steps_of(image)
     wanted = list(row_major(tuple(kernel.sizes[name] for name in names)))
-    read = kernel.roles.rhs if image.side == "A" else kernel.roles.lhs
-    source = kernel.let(read).expr
+    source = kernel.let(_filter_read(kernel, image)).expr
     if not isinstance(source, Read):
         return False
     address = linear(source.index, strides_of(source.tensor))
@@ -406,17 +411,45 @@ def image_block(
     return None if best is None else ImageBlock(*best)
 
 
-def saves_time(kernel: Kernel, image: Image, block: ImageBlock, target: Target, lanes: int) -> bool:
+def saves_time(
+    kernel: Kernel, image: Image, block: ImageBlock, tensors: Mapping[str, Tensor], target: Target,
+    lanes: int,
+) -> bool:  # fmt: skip
     """Whether a copy of the image in such blocks takes less time than packing every window."""
     if target.limits.vector_bits > _NARROW:
         return True
+    assert kernel.roles is not None
     rows, lines = _image_rows(kernel, image), kernel.sizes[image.windows[0].place]
+    depth = math.prod(kernel.sizes[name] for name in kernel.roles.k)
     places = math.prod(places_of(kernel, image, lines))
     results = -(-lines // block.lines) * results_of(kernel, image, block)
-    copied = rows * results / lanes * (1 + _SHORT_LOOPS)
+    copied = depth * rows * results / lanes * (1 + _SHORT_LOOPS)
     packing = _PACK_STRIDED if image.windows[-1].stride > 1 else _PACK_WINDOW
-    packed = places * (rows / lanes + packing * -(-rows // BLOCK[0]))
+    packed = depth * places * (rows / lanes + packing * -(-rows // BLOCK[0]))
+    # What is packed at a time are all channels of a tap. In a copy all taps of a channel follow one
+    # another, as weights lie in memory.
+    item = _sum_bytes(kernel)
+    if min(rows, BLOCK[0]) * depth * item > NEAR_BYTES:
+        again = min(_weight_step(kernel, image, tensors), LINE // item) - 1
+        reads = again * rows * depth * item / LINE * -(-places // BLOCK[1])
+        packed += reads * _FAR_LINE
     return copied < packed
+
+
+def _weight_step(kernel: Kernel, image: Image, tensors: Mapping[str, Tensor]) -> int:
+    """How far apart weights lie that are neighbours along the last summed axis."""
+    assert kernel.roles is not None
+    source = kernel.let(_filter_read(kernel, image)).expr
+    if not isinstance(source, Read):
+        return 1
+    address = linear(source.index, row_major(tensors[source.tensor].shape))
+    return max(1, abs(coefficient(address, kernel.roles.k[-1])))
+
+
+def _filter_read(kernel: Kernel, image: Image) -> str:
+    """The read of the side that is no image."""
+    assert kernel.roles is not None
+    return kernel.roles.rhs if image.side == "A" else kernel.roles.lhs
 
 
 def _cuts(size: int) -> list[int]:

@@ -11,10 +11,10 @@ from weft.region.ir import Kernel, Module, Pattern
 
 
 def turned(results: int, channels: int) -> Program:
-    """Filters with their window turned round, the channels of the results last."""
+    """Filters with the taps of their window in another order, the channels of the results last."""
     b = Builder()
     w = b.transpose(b.param("f32", [results, channels, 3, 3]), [2, 3, 1, 0])
-    back = b.constant(np.array([2, 1, 0]), "si64")
+    back = b.constant(np.array([1, 2, 0]), "si64")
     w = b.transpose(b.emit("take", w, back), [1, 0, 2, 3])
     return b.build(b.transpose(b.emit("take", w, back), [1, 0, 2, 3]))
 

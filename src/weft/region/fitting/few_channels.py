@@ -44,9 +44,10 @@ from weft.region.fitting.image_copies import (
     Pair,
     copied,
     find_board,
-    pays,
-    suits,
+    is_large,
+    suits_units,
 )
+from weft.region.fitting.whole_rows import cut_off, with_size
 from weft.region.ir import Kernel, KernelAxis, Let, Output, Pattern, Read, Reduce, Roles, Tensor
 from weft.target.target import Target
 
@@ -66,7 +67,7 @@ def with_folded_windows(
     """A convolution of few channels behind copies whose channels are many; None where there is
     nothing to fold."""
     roles = kernel.roles
-    if roles is None or not pays(kernel, tensors, target):
+    if roles is None or not is_large(kernel) or suits_units(kernel, tensors, target):
         return None
     for side, other in (("lhs", "rhs"), ("rhs", "lhs")):
         board = find_board(kernel, roles, side, tensors)
@@ -75,11 +76,13 @@ def with_folded_windows(
         fold = _fold(board)
         if fold.count < (FEWEST // 2 if fold.shared else FEWEST):
             continue
+        if not target.has("wgmma") and len(fold.whole) < len(board.pairs):
+            continue  # Zeros behind the channels are less than copies of windows that overlap.
         image = _copy_image(fold, f"{kernel.name}_image")
         filters = _filters(kernel, roles, other, fold)
         made = _fold_taps(kernel, roles, fold, (image, filters))
         more = (image.tensor, filters.tensor)
-        if suits(made, {**tensors, **{tensor.name: tensor for tensor in more}}):
+        if suits_units(made, {**tensors, **{tensor.name: tensor for tensor in more}}, target):
             return (image.kernel, filters.kernel, made), more
     return None
 
@@ -88,7 +91,7 @@ def with_patches(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) 
     """A sum over the places of windows with few channels behind a copy of the windows; None where
     it is no such sum, or more than the operand and the results knows of taps and channels."""
     roles = kernel.roles
-    if roles is None or not pays(kernel, tensors, target):
+    if roles is None or not is_large(kernel) or suits_units(kernel, tensors, target):
         return None
     for side in ("lhs", "rhs"):
         board = find_board(kernel, roles, side, tensors)
@@ -105,6 +108,14 @@ def with_patches(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) 
         if patches.tensor.bytes > _MOST_BYTES:
             continue
         product = _of_patches(kernel, roles, board, moved, patches)
+        if not target.has("wgmma"):
+            # Warps multiply whole lines of channels; what zeros come to is left where it is stored.
+            whole = _pad_to_line(product.sizes[board.channels])
+            padded = with_size(product, board.channels, whole)
+            if not suits_units(padded, {**tensors, patches.tensor.name: patches.tensor}, target):
+                continue
+            ordered, matrix = cut_off(product, padded, tensors)
+            return (patches.kernel, *ordered), (patches.tensor, matrix)
         made = _stored_as_a_matrix(product, tensors)
         if made is None:
             return (patches.kernel, product), (patches.tensor,)

@@ -9,15 +9,17 @@ executable itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Final
 
 from weft.codegen.gpu.ir.module import GpuModule
+from weft.foundation.dtypes import BF16, F16
 from weft.foundation.tally import counted
 from weft.plan.ir import AttentionPlan, MmaPlan, Plan, PlanSet, RowPlan
 from weft.plan.rows import row_length
 from weft.region.forms.thin_products import FEW
+from weft.region.forms.warpgroups import WIDEST
 from weft.region.ir import Kernel, Module, Pattern
 from weft.region.structure import buffers
 from weft.target.matrix_atoms import ATOMS, SPLIT, atom_for
@@ -29,6 +31,8 @@ _OF_ATTENTION: Final = {
     Pattern.ATTENTION: "an attention",
     Pattern.STREAM: "a gradient of an attention",
 }
+_PIECE: Final = 8
+"""Elements of 16 bits of which rows are made that the copy engine reads."""
 _MUCH: Final = 4 << 20
 """Bytes that are much for a few units."""
 
@@ -81,10 +85,34 @@ def _lacks_matrix_units(kernel: Kernel, plan: Plan, target: Target) -> bool:
 
 
 def _attentions(module: Module, code: GpuModule) -> Iterator[str]:
+    by_name = {kernel.name: kernel for kernel in module.kernels}
+    trained = any(chain.kind == "stream" for chain in module.chains)
     for chain in module.chains:
         names = [name for name in chain.kernels if name in code.launches]
         if chain.kind == "attention" and len(names) > 1:
-            yield f"{', '.join(names)} are an attention whose scores go through global memory"
+            products = [by_name[name] for name in names if by_name[name].roles is not None]
+            why = "".join(f": {reason}" for reason in _unfit_heads(products, trained))
+            yield f"{', '.join(names)} are an attention whose scores go through global memory{why}"
+
+
+def _unfit_heads(products: Sequence[Kernel], trained: bool) -> list[str]:
+    """Why no kernel takes the heads of an attention, where their dtype or their size says it."""
+    if len(products) < 2:
+        return []
+    first, last = products[0], products[-1]
+    assert first.roles is not None
+    assert last.roles is not None
+    dtype = first.let(first.roles.lhs).dtype
+    if dtype not in (BF16, F16):
+        return [f"it multiplies {dtype}, and its kernels bf16 and f16"]
+    size = prod(first.sizes[name] for name in first.roles.k)
+    if trained and WIDEST // 2 < size <= WIDEST:
+        return [f"its heads have {size} elements, and its gradients' kernels up to {WIDEST // 2}"]
+    if size > WIDEST:
+        return [f"its heads have {size} elements, over {WIDEST}"]
+    if size % _PIECE:
+        return [f"its heads have {size} elements, which is no multiple of {_PIECE}"]
+    return []
 
 
 def _idle(kernel: Kernel, module: Module, code: GpuModule, target: Target) -> Iterator[str]:

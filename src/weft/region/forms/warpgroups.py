@@ -44,7 +44,7 @@ from weft.region.ir import (
 )
 from weft.region.row_reads import points_of
 
-_WIDEST: Final = 256
+WIDEST: Final = 256
 """Elements of a row of queries, keys or values."""
 _LINE: Final = 16
 """Bytes at multiples of which the copy engine reads."""
@@ -125,7 +125,7 @@ def stream_suits_warpgroups(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bo
             return False
     widths = [points_of(kernel, value_axes(kernel, found, name)) for name in found.results]
     dtypes = {let.dtype for pair in pairs.values() for let in pair}
-    return len(dtypes) == 1 and sum(widths) <= _WIDEST
+    return len(dtypes) == 1 and sum(widths) <= WIDEST
 
 
 def _reads_plainly(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:
@@ -192,7 +192,7 @@ def is_regular(
     run = longest_run(columns, [expr], sizes)[0]
     if not wide or run or coefficient(expr, wide[-1]) != 1:
         return False
-    if math.prod(sizes[name] for name in wide) > _WIDEST:
+    if math.prod(sizes[name] for name in wide) > WIDEST:
         return False
     others = [name for name in let.axes if name not in columns and sizes[name] != 1]
     strides = [coefficient(expr, name) for name in others]

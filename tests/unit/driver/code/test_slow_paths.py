@@ -44,7 +44,18 @@ SLOW: dict[str, tuple[Callable[[], Program], list[str]]] = {
     ),
     "attention": (
         lambda: attention(4, 192, 64, 512, dtype="f32"),
-        ["matmul2, row3, matmul5 are an attention whose scores go through global memory"],
+        ["matmul2, row3, matmul5 are an attention whose scores go through global memory: it "
+         "multiplies f32, and its kernels bf16 and f16"],
+    ),
+    "wide heads": (
+        lambda: Case(depth=320, width=320, heads=2, queries=64, keys=64).program(),
+        ["matmul1, matmul2 are an attention whose scores go through global memory: its "
+         "heads have 320 elements, over 256"],
+    ),
+    "odd heads": (
+        lambda: Case(depth=36, width=36, heads=2, queries=64, keys=64).program(),
+        ["matmul0, row1, matmul2 are an attention whose scores go through global memory: its "
+         "heads have 36 elements, which is no multiple of 8"],
     ),
 }  # fmt: skip
 

@@ -96,9 +96,11 @@ class _Wanted:
             return True
         if self.atom is not None and self.atom.along_k:
             return not even or not (self.k and coefficient(address, self.k[-1]) == 1)
-        if not self.warpgroups or let.dtype not in (BF16, F16):
+        if let.dtype not in (BF16, F16):
             return False
-        return not even or (self.atom is not None and self.is_apart(let, address))
+        # No matrix instruction takes rows in pieces; only the copy engine asks where they begin.
+        apart = self.atom is not None and self.is_apart(let, address)
+        return apart or (self.warpgroups and not even)
 
     def is_apart(self, let: Let, address: Expr) -> bool:
         """Whether contracted axes do not follow one another in memory."""
@@ -133,7 +135,9 @@ def _copy_operand(
     order, dtype = wanted.order(let, address), wanted.dtype(let)
     last = order[-1]
     line = ROW // dtype.storage_bytes
-    padded = -(-sizes[last] // line) * line
+    # Padding would part what is summed over again.
+    runs_on = last in wanted.k and len(order) > 1 and order[-2] in wanted.k
+    padded = sizes[last] if runs_on else -(-sizes[last] // line) * line
     axes = [KernelAxis(a, padded if a == last else sizes[a]) for a in order]
     guards = (*read.guards, *[Guard(axis(last), sizes[last])] * (padded > sizes[last]))
     zero = 0.0 if let.dtype.is_float else 0

@@ -335,7 +335,6 @@ class _Emitter:
     def _load_run(self, run: ir.LoadRun) -> None:
         """Vectors of neighbours, taken apart: multiply-adds can use a lane where it is."""
         dtype = self.routine.dtype_of(run.buffer)
-        variables = self.indices.variables
         if self.indices.lanes is not None and self.indices.step(run.address) != 0:
             self._load_across(run, dtype)
             return
@@ -346,10 +345,10 @@ class _Emitter:
             for first in range(start, min(start + width, run.count), lanes):
                 value = self.formats.from_storage(self.loads.neighbours(run, first, lanes), dtype)
                 for lane in range(lanes):
-                    variables[run.var] = first + lane
+                    self.indices.variables[run.var] = first + lane
                     part = self.code.lane(value, lane) if lanes > 1 else value
                     self._define(run.name, part, dtype)
-        del variables[run.var]
+        del self.indices.variables[run.var]
 
     def _prefetch(self, stmt: ir.Prefetch) -> None:
         kind = storage_type(self.routine.dtype_of(stmt.buffer))

@@ -278,23 +278,6 @@ def test_a_scan_over_a_dynamic_number_of_steps() -> None:
     np.testing.assert_allclose(by_x, wanted[::-1])
 
 
-@pytest.mark.parametrize(
-    "positions",
-    [
-        lambda b: b.constant([3, 2, 1, 0], "si64"),
-        lambda b: b.constant([1, 2], "si64"),
-        lambda b: 2 - b.iota("si64", [2], 0),
-    ],
-    ids=["all, backwards", "a window", "a window, backwards"],
-)
-def test_rows_that_lie_side_by_side_go_back_side_by_side(positions: Any) -> None:
-    b = Builder()
-    x = b.param("f64", [4, 3])
-    rows = b.take(x, positions(b))
-    made = gradient(b.build(b.reduce_sum(rows * rows, [0, 1])), [0])
-    assert not any(i.op.mnemonic.startswith("scatter") for i in made.main.body)
-
-
 def test_a_size_that_a_rule_needs() -> None:
     b = Builder()
     x = b.param("f64", ["?N"])

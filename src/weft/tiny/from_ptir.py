@@ -200,7 +200,7 @@ class _Lowering:
             if not kind.size:
                 return build.splat(0, kind.dtype, kind.shape)
             return build.expand(build.scalar(first, kind.dtype), kind.shape)
-        counted = _counted(value)
+        counted = _count_steps(value)
         if counted is not None:
             return counted
         name = f"const{len(self.constants)}"
@@ -222,7 +222,7 @@ class _Lowering:
                 stack.extend(operands(value))
 
 
-def _counted(value: TensorLiteral) -> Value | None:
+def _count_steps(value: TensorLiteral) -> Value | None:
     """A literal of integers that are equally far apart, as a counter."""
     kind, numbers = value.type, value.array
     if kind.dtype not in (SI32, SI64) or kind.rank != 1 or np.abs(numbers).max() > _MOST_COUNTED:

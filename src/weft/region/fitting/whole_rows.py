@@ -51,7 +51,7 @@ def with_whole_rows(kernel: Kernel, tensors: Mapping[str, Tensor], target: Targe
         line = LINE if board.is_summed else ROW
         for copies in _copies(kernel, roles, other, board, tensors):
             known = {**tensors, **{copy.tensor.name: copy.tensor for copy in copies}}
-            product = _padded(kernel, board, copies, line)
+            product = _fill_up(kernel, board, copies, line)
             if not suits_units(product, known, target):
                 continue
             before, more = (copy.kernel for copy in copies), [copy.tensor for copy in copies]
@@ -86,7 +86,7 @@ def _copies(
     yield from ((image, beside) for image in images)
 
 
-def _padded(kernel: Kernel, board: Board, copies: tuple[Copy, ...], line: int) -> Kernel:
+def _fill_up(kernel: Kernel, board: Board, copies: tuple[Copy, ...], line: int) -> Kernel:
     """The kernel that reads copies, over channels that fill lines up."""
     reads = {copy.read.name: copy.read for copy in copies}
     size = -(-kernel.sizes[board.channels] // line) * line

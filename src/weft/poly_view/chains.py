@@ -30,8 +30,10 @@ def find_chains(scop: Scop) -> tuple[Chain, ...]:
     for block in scop.blocks:
         softmax = finder.softmax(block)
         if softmax is not None:
-            found.append(softmax)
             attention = finder.attention(softmax)
+            # Losses and their gradients divide powers by what is made of sums, too.
+            if attention is not None or finder.is_plain(softmax):
+                found.append(softmax)
             if attention is not None:
                 found.append(attention)
         divided = finder.divided_after(block)
@@ -73,6 +75,12 @@ class _Finder:
             if made or (made is not None and share.fn == "div"):
                 return Chain("row_softmax", (*powers, *made, share.name))
         return None
+
+    def is_plain(self, softmax: Chain) -> bool:
+        """Whether powers of what is below the greatest of each row are divided by their sum."""
+        top, sub, *_, total, share = (self.blocks[name] for name in softmax.blocks)
+        shifted, divided = sub.accesses[1].tensor, share.accesses[1].tensor
+        return share.fn == "div" and (shifted, divided) == (top.name, total.name)
 
     def _total_of(self, exp: PolyBlock) -> PolyBlock | None:
         """What adds powers up."""

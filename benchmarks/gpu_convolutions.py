@@ -237,10 +237,23 @@ FEW_CHANNELS: Final = (
 )
 """First layers of networks."""
 
+UNEVEN_CHANNELS: Final = (
+    Shape(32, (56, 56), 24, 24, 3),
+    Shape(32, (56, 56), 32, 64, 3),
+    Shape(32, (28, 28), 48, 48, 3),
+    Shape(32, (28, 28), 80, 80, 3),
+    Shape(32, (28, 28), 96, 96, 3),
+    Shape(32, (28, 28), 96, 192, 3, 2),
+    Shape(32, (14, 14), 130, 130, 3),
+)
+"""Convolutions whose channels are no multiple of 64, of which gradients of filters are timed."""
+
 
 def few_channel_lines() -> Iterator[Line]:
     for shape in FEW_CHANNELS:
         yield shape.line("few_channels")
+    for shape in UNEVEN_CHANNELS:
+        yield shape.back(1, "few_channels")
 
 
 DEPTHWISE: Final = (

@@ -117,7 +117,7 @@ def test_phases_whose_forms_are_near_take_the_one_that_was_measured_most(
 ) -> None:
     """Sums of several lengths: 4, 2, 2 and 1 taps of a window."""
     compilation = through_stages(Shape(*shape).back(0).program(), "sm90")
-    plan = compilation["plan"].of("conv1")
+    plan = compilation["plan"].of("conv0")
     assert (plan.tile[:2], plan.roles) == ((128, 128), "pingpong")
 
 

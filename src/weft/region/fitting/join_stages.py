@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Final, TypeVar
 
-from weft.foundation.index_expr import axis
+from weft.foundation.index_expr import axes_of, axis
 from weft.foundation.records import replace
 from weft.region.cost import kernel_seconds
 from weft.region.fitting.cutting import needed
@@ -196,10 +196,25 @@ def _join_kernels(
         if not any(place.is_shared(output.tensor) for output in maker.outputs):
             return "it is read at one place"
         return kernel
+    if _is_turning(maker) or _is_turning(reader):
+        return "as a stage it would be turned element by element, and not in blocks"
     cut = cut_of(kernel, form, target)
     if cut.bytes > MOST_BYTES:
         return f"rings would take {cut.bytes:,} bytes, over {MOST_BYTES:,}; {cut.why}"
     return kernel
+
+
+def _is_turning(kernel: Kernel) -> bool:
+    """Whether a map reads a tensor whose last axis is not its own last axis."""
+    if kernel.pattern is not Pattern.MAP or not kernel.axes:
+        return False
+    last = _outer(kernel)[-1]
+    reads = [let.expr for let in kernel.body if isinstance(let.expr, Read)]
+    return any(
+        last not in axes_of(read.index[-1]) and any(last in axes_of(e) for e in read.index)
+        for read in reads
+        if read.index
+    )
 
 
 def _find_place(

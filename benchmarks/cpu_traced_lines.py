@@ -110,6 +110,9 @@ def _product(name: str, x: tuple[int, ...], y: tuple[int, ...]) -> Line:
 QUERIES, GROUPED = (1, 16, 512, 64), (1, 4, 512, 64)
 LINES: Sequence[Line] = (
     _conv("depthwise 3x3 NCHW 128 at 56x56", (1, 128, 56, 56), (128, 1, 3, 3), 1, 128),
+    _conv("depthwise 3x3/2 NCHW 96 at 112x112", (1, 96, 112, 112), (96, 1, 3, 3), 2, 96),
+    _conv("depthwise 5x5 NCHW 672 at 14x14", (1, 672, 14, 14), (672, 1, 5, 5), 1, 672),
+    _conv("depthwise 7x7 NCHW 384 at 7x7", (1, 384, 7, 7), (384, 1, 7, 7), 1, 384),
     _conv("conv 7x7/2 NCHW 3->64 at 224x224", (1, 3, 224, 224), (64, 3, 7, 7), 2),
     _conv("conv 3x3 NCHW 64->128 at 28x28", (1, 64, 28, 28), (128, 64, 3, 3), 1),
     _conv("conv 3x3 NCHW 256->256 at 14x14", (1, 256, 14, 14), (256, 256, 3, 3), 1),

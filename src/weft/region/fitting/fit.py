@@ -8,6 +8,7 @@ from typing import Final
 
 from weft.foundation.records import replace
 from weft.region.fitting.aligned import with_aligned_operands
+from weft.region.fitting.channels_beside import with_channels_beside
 from weft.region.fitting.few_channels import with_folded_windows, with_patches
 from weft.region.fitting.filters import with_panels
 from weft.region.fitting.gathers_and_scatters import (
@@ -119,9 +120,12 @@ def _align_operands(kernel: Kernel, tensors: Mapping[str, Tensor], target: Targe
     return with_aligned_operands(with_one_row(joined, tensors, target), tensors, target)
 
 
-def _fit_rows(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Made:
-    """A kernel of a CPU without a contraction, its windows reduced axis by axis."""
+def _fit_rows(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Made:
+    """A kernel of a CPU without a contraction: its windows are reduced axis by axis, or have their
+    channels side by side."""
     windows, between = with_separate_windows(kernel, tensors)
+    if not between:
+        windows, between = with_channels_beside(kernel, tensors, target.limits.vector_bits // 32)
     kernels: list[Kernel] = []
     known = {**tensors, **{tensor.name: tensor for tensor in between}}
     for window in windows:
@@ -139,7 +143,7 @@ def _fit_phases(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -
     known = {**tensors, **{tensor.name: tensor for tensor in between}}
     for phase in phases:
         if phase.roles is None:
-            prepared, more = _fit_rows(phase, known)
+            prepared, more = _fit_rows(phase, known, target)
         else:
             prepared, more = with_panels(phase, known, target)
         kernels += prepared

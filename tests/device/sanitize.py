@@ -26,9 +26,10 @@ from tests.support.example_inputs import inputs_for
 from tests.support.gpu_attention import CASES as ATTENTIONS
 from tests.support.gpu_attention import FEW, GRADIENTS
 from tests.support.gpu_codes import CASES as CODES
-from tests.support.gpu_convolutions import CASES, COPIED, GROUPED
+from tests.support.gpu_convolutions import CASES, COPIED, GROUPED, UNEVEN
 from tests.support.gpu_planes import Case as Pooled
 from tests.support.norms import norm_back
+from tests.support.written_attention import FACTORS, sinks_trained, stored, with_factors
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import Compilation
@@ -187,6 +188,8 @@ PROGRAMS: Final[dict[str, tuple[Callable[[], Program], str, dict[str, Any]]]] = 
     "windows of an image by warps": (CASES["stride 2"].program, "sm80", {}),
     "shared channels": (COPIED["three channels"].program, "sm90", {}),
     "slabs": (COPIED["three channels"].program, "sm90", {"cache": SLABS}),
+    "filters of 24 channels": (lambda: UNEVEN["24 channels"].gradient(1), "sm90", {}),
+    "filters of odd channels": (lambda: UNEVEN["both odd"].gradient(1), "sm80", {}),
     "groups of 8 channels": (GROUPED["8 channels, f16, stride 2"].program, "sm90", {}),
     "groups of 6 channels": (GROUPED["6 channels"].program, "sm90", {}),
     "rows of groups": (rows_of_groups, "sm90", {}),
@@ -195,6 +198,12 @@ PROGRAMS: Final[dict[str, tuple[Callable[[], Program], str, dict[str, Any]]]] = 
     "attention, a mask": (ATTENTIONS["mask of truth values"].program, "sm90", {}),
     "attention of few queries": (FEW["eight queries, shared heads"].program, "sm90", {}),
     "gradients of attention": (GRADIENTS["causal"].gradients, "sm90", {}),
+    "attention with sinks": (lambda: with_factors(FACTORS["sinks"]), "sm90", {}),
+    "attention with sinks by warps": (lambda: with_factors(FACTORS["sinks"]), "sm80", {}),
+    "gradients of sinks": (sinks_trained, "sm90", {}),
+    "gradients of sinks by warps": (sinks_trained, "sm80", {}),
+    "attention, a table": (lambda: stored("a bias from a table"), "sm90", {}),
+    "attention, keys transposed": (lambda: stored("keys transposed"), "sm90", {}),
     "attention by warps": (ATTENTIONS["causal"].program, "sm80", {"tile_q": 128, "stages": 4}),
     "attention of few queries by warps": (FEW["one query, shared heads"].program, "sm80", {}),
     "weights of 4 bits": (CODES["halves of bytes"].program, "sm90", {}),

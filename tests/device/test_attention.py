@@ -9,6 +9,8 @@ from tests.support.example_inputs import inputs_for
 from tests.support.gpu_attention import CASES, FEW, GRADIENTS, Case
 from tests.support.gpu_dropped import CASES as DROPPED
 from tests.support.gpu_packed import CASES as PACKED
+from tests.support.spelled_attention import SPELLED, program_of
+from tests.support.written_attention import FACTORS, STORED, sinks_trained, stored, with_factors
 from weft.driver.compile import compile_program
 from weft.driver.cuda import CudaBackend
 from weft.ptir import Program
@@ -80,6 +82,30 @@ def test_dropped_weights_agree(name: str) -> None:
         inputs[3] = DROPPED_STATE
         report = compare(wanted, inputs, CudaBackend("sm90"))
         assert report.agrees, str(report)
+
+
+@pytest.mark.parametrize("target", ["sm90", "sm80"])
+@pytest.mark.parametrize("name", SPELLED)
+def test_attention_in_any_spelling_agrees_with_gradients(name: str, target: str) -> None:
+    agree(program_of(SPELLED[name]), target)
+
+
+@pytest.mark.parametrize("target", ["sm90", "sm80"])
+@pytest.mark.parametrize("name", FACTORS)
+def test_other_weights_than_powers_over_their_sum_agree(name: str, target: str) -> None:
+    for queries, keys in ((40, 40), (1, 200), (700, 700)):
+        agree(with_factors(FACTORS[name], queries, keys), target)
+
+
+@pytest.mark.parametrize("target", ["sm90", "sm80"])
+def test_sinks_are_trained(target: str) -> None:
+    agree(sinks_trained(), target)
+
+
+@pytest.mark.parametrize("target", ["sm90", "sm80"])
+@pytest.mark.parametrize("name", STORED)
+def test_what_lies_otherwise_agrees(name: str, target: str) -> None:
+    agree(stored(name), target)
 
 
 @pytest.mark.parametrize("name", LONG)

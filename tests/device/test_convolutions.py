@@ -22,6 +22,7 @@ from tests.support.gpu_convolutions import (
     GROUPED,
     PATCHES,
     PHASES,
+    UNEVEN,
     Case,
     depthwise,
 )
@@ -70,6 +71,11 @@ def test_patches_agree() -> None:
 def test_gradients_agree(name: str) -> None:
     case, of = GRADIENTS[name]
     agree(case.gradient(of), 1)
+
+
+@pytest.mark.parametrize("name", UNEVEN)
+def test_gradients_of_filters_with_any_channels_agree(name: str) -> None:
+    agree(UNEVEN[name].gradient(1), 1)
 
 
 @pytest.mark.parametrize("name", PHASES)

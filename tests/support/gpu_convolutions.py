@@ -216,6 +216,24 @@ FIRST_LAYERS: Final[dict[str, Case]] = {
 }
 """Convolutions of few channels, whose filters' gradients are products with their windows."""
 
+_UNEVEN: Final = Case(size=(12, 11), inputs=24, outputs=40, images=4)
+UNEVEN: Final[dict[str, Case]] = {
+    "24 channels": _UNEVEN,
+    "40 channels, stride 2": replace(
+        _UNEVEN, size=(24, 19), inputs=40, outputs=24, stride=2, images=5
+    ),
+    "96 channels, dilated, one axis": Case(
+        size=(70,), window=(5,), inputs=96, outputs=72, images=2, dilation=2, pad=4
+    ),
+    "both odd": replace(_UNEVEN, size=(13, 13), inputs=17, outputs=33, images=6),
+    "three axes, two of them without taps": Case(
+        size=(4, 7, 6), window=(3, 1, 1), inputs=48, outputs=32, images=12, pad=0
+    ),
+    "channels first": replace(_UNEVEN, layout="first"),
+    "two groups": replace(_UNEVEN, inputs=96, outputs=96, groups=2, size=(8, 8)),
+}
+"""Convolutions whose channels make no whole rows of matrix units, whose filters have gradients."""
+
 _DEPTHWISE: Final = Case(inputs=8, outputs=8, groups=8, size=(6, 9))
 DEPTHWISE: Final[dict[str, tuple[Case, int | None, int]]] = {
     "3x3": (_DEPTHWISE, None, 7),

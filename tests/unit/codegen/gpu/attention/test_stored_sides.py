@@ -13,6 +13,7 @@ import weft
 from tests.support.cases import one_in
 from tests.support.example_inputs import inputs_for
 from tests.support.gpu_interpreted import InterpretedGpu
+from tests.support.written_attention import STORED, stored
 from weft import functional as F
 from weft.testing.compare import compare
 
@@ -51,50 +52,10 @@ def test_maps_store_what_the_kernel_reads(name: str) -> None:
     assert report.agrees, str(report)
 
 
-def turned_values(q: Any, k: Any, v: Any) -> Any:
-    return _mixed(q @ weft.swapaxes(k, -1, -2) * 0.125, weft.swapaxes(v, -1, -2))
-
-
-def picked(q: Any, k: Any, v: Any, table: Any) -> Any:
-    """A bias of each head, by how far keys are."""
-    rows, columns = weft.arange(q.shape[-2]), weft.arange(k.shape[-2])
-    apart = weft.minimum(weft.abs(columns[None, :] - rows[:, None]), 7)
-    bias = weft.reshape(weft.take(table, weft.reshape(apart, (-1,)), axis=0), (*apart.shape, -1))
-    scores = q @ weft.swapaxes(k, -1, -2) * 0.125 + weft.permute_dims(bias, (2, 0, 1))
-    return _mixed(scores, v)
-
-
-def windows(q: Any, k: Any, v: Any, mask: Any) -> Any:
-    """A mask of each of the windows that an image has."""
-    scores = q @ weft.swapaxes(k, -1, -2) * 0.125
-    apart = weft.reshape(scores, (-1, mask.shape[0], *scores.shape[1:])) + mask[None, :, None]
-    return _mixed(weft.reshape(apart, scores.shape), v)
-
-
-def _mixed(scores: Any, v: Any) -> Any:
-    return F.softmax(scores.astype("f32"), -1).astype(v.dtype) @ v
-
-
-STORED: Final[dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...], int]]] = {
-    "keys transposed": (
-        lambda q, k, v: _mixed(q @ k * 0.125, v),
-        ((1, 2, 40, 32), (1, 2, 32, 48), (1, 2, 48, 32)), 1,
-    ),
-    "values transposed": (
-        turned_values, ((1, 2, 40, 32), (1, 2, 48, 32), (1, 2, 32, 48)), 1,
-    ),
-    "a bias from a table": (
-        picked, ((2, 2, 40, 32), (2, 2, 48, 32), (2, 2, 48, 32), (8, 2)), 1,
-    ),
-    "masks of windows": (windows, ((4, 2, 49, 32),) * 3 + ((2, 49, 49),), 0),
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("target", ["sm90", "sm80"])
 @pytest.mark.parametrize("name", STORED)
 def test_what_lies_otherwise_is_stored_for_the_kernel(name: str, target: str) -> None:
-    function, shapes, maps = STORED[name]
-    program = weft.jit(function).program(*(weft.zeros(s, dtype="bf16") for s in shapes))
+    program, maps = stored(name), STORED[name][2]
     made = InterpretedGpu(target).compile(program).compilation
     found = [kernel.pattern.value for kernel in made["region"].kernels]
     assert sorted(found) == ["attention", *["map"] * maps]

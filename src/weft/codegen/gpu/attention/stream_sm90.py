@@ -170,7 +170,8 @@ class StreamBuilder:
             ("own_empty", slots, 1 if self.copies else 4),
         ]
         if self.layout.staged:
-            arrays.append(("staged_full", plan.stages, len(self.shares)))
+            # Every lane arrives for what it stored itself: then no order within a warp is needed.
+            arrays.append(("staged_full", plan.stages, LANES * len(self.shares)))
         for name, count, arrivals in arrays:
             yield ir.Barriers(name, start, count, arrivals)
             start += 8 * count
@@ -292,8 +293,7 @@ class StreamBuilder:
             located = ir.Let(place.name, Name("piece") * LANES + LANE)
             pieces = -(-layout.tile_columns // LANES)
             yield ir.For("piece", 0, pieces, 1, (located, *body))
-        yield ir.SyncWarp()
-        yield once_per_warp(ir.MbarrierArrive(ir.BarrierAt("staged_full", slot)))
+        yield ir.MbarrierArrive(ir.BarrierAt("staged_full", slot))
         yield from self.ring.advance()
 
     def stage_column(self, number: int, source: Source, place: Scalar) -> Body:

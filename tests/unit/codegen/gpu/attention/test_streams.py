@@ -80,6 +80,13 @@ def test_gradients_of_one_tensor_in_three_places_agree() -> None:
     assert report.agrees, str(report)
 
 
+def test_every_lane_arrives_for_the_numbers_that_it_stored() -> None:
+    """compute-sanitizer sees no order between what a lane stores and what another arrives for."""
+    kernel = streams(GRADIENTS["causal"])[1]
+    arrivals = {barriers.name: barriers.arrivals for barriers in kernel.barriers}
+    assert arrivals["staged_full"] == 64
+
+
 FAULTY = Case(dtype="f16", heads=1, queries=300, keys=72)
 
 

@@ -16,6 +16,8 @@ from weft.region.ir import Kernel, KernelAxis, Output, Pattern, Tensor
 from weft.target import cpu
 
 LANES = cpu.host().limits.vector_bits // 32
+HOST = cpu.host().features
+"""Instructions that the processor has beside those that every one has."""
 
 REAL = [dtype for dtype in ALL if not dtype.is_complex]
 
@@ -68,7 +70,11 @@ PAIRS: dict[str, tuple[Any, float, float]] = {
 
 
 def compute(
-    dtype: DType, arrays: Sequence[Array], build: Callable[[Rows, list[str]], list[str]]
+    dtype: DType,
+    arrays: Sequence[Array],
+    build: Callable[[Rows, list[str]], list[str]],
+    features: frozenset[str] = frozenset(),
+    lanes: int = LANES,
 ) -> list[Array]:
     """What `build` makes of reads of arrays, through one map kernel with vectors and a tail."""
     axes = (KernelAxis("i", arrays[0].size),)
@@ -83,17 +89,23 @@ def compute(
         tensors.append(made)
         given[made.name] = np.full(made.shape, 1).astype(made.dtype.numpy)
     module = module_of(kernel, tensors=tensors)
-    run_native(module.kernels[0], module, MapPlan(Header("cpu", ""), LANES), given)
+    run_native(module.kernels[0], module, MapPlan(Header("cpu", ""), lanes), given, features)
     return [given[f"y{n}"] for n in range(len(values))]
 
 
-def apply(fn: str, dtype: DType, *arrays: Array) -> Array:
+def apply(
+    fn: str,
+    dtype: DType,
+    *arrays: Array,
+    features: frozenset[str] = frozenset(),
+    lanes: int = LANES,
+) -> Array:
     """One function."""
 
     def build(body: Rows, reads: list[str]) -> list[str]:
         return [body.unary(fn, *reads) if len(reads) == 1 else body.binary(fn, *reads)]
 
-    return compute(dtype, arrays, build)[0]
+    return compute(dtype, arrays, build, features, lanes)[0]
 
 
 def points(dtype: DType, count: int = 10_000) -> Array:

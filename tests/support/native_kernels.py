@@ -33,12 +33,19 @@ def row_major(tensors: dict[str, Tensor]) -> dict[str, MemRef]:
     return refs
 
 
-def run_native(kernel: Kernel, module: Module, plan: Plan, arrays: dict[str, Array]) -> None:
-    """Runs the kernel on the arrays, in place, in two ranges of pieces."""
+def run_native(
+    kernel: Kernel,
+    module: Module,
+    plan: Plan,
+    arrays: dict[str, Array],
+    features: frozenset[str] = frozenset(),
+) -> None:
+    """Runs the kernel on the arrays, in place, in two ranges of pieces, with the instructions that
+    `features` names."""
     refs = row_major(module.tensors)
     assert accepts(kernel, module.tensors, plan) == []
     routine = lower(kernel, module.tensors, refs, plan, "k0")
-    library = Library([compile_object(emit_module([routine]))], ["k0"])
+    library = Library([compile_object(emit_module([routine], features=features))], ["k0"])
     signature = ctypes.CFUNCTYPE(
         None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
     )

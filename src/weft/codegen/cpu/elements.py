@@ -145,7 +145,8 @@ class Elements:
             case "rsqrt":
                 return code.binary("fdiv", one, code.intrinsic("llvm.sqrt", x))
             case _ if fn in elementary.FUNCTIONS:
-                return elementary.apply(code, fn, *args, fills=self._fills("avx512f", x))
+                fills = self._fills("avx512f", x)
+                return elementary.apply(code, fn, *args, fills=fills, fused=self.has_fma)
             case "relu":
                 return code.intrinsic("llvm.maximum", x, number(0.0, x.scalar, x.lanes))
             case "silu":

@@ -10,7 +10,17 @@ import pytest
 
 import weft
 from tests.support.cases import one_in
-from tests.support.native_functions import PAIRS, REAL, SPECIAL, UNARY, apply, compute, points
+from tests.support.native_functions import (
+    HOST,
+    LANES,
+    PAIRS,
+    REAL,
+    SPECIAL,
+    UNARY,
+    apply,
+    compute,
+    points,
+)
 from tests.support.native_kernels import Array
 from tests.support.one_op import assert_ulp, bits, random_array
 from weft.codegen.cpu.elements import FUNCTIONS as WRITTEN
@@ -106,12 +116,17 @@ def assert_close(found: Array, want: Array, ulps: float, dtype: DType) -> None:
     assert off[worst] <= ulps, f"{off[worst]} ulp: {found[worst]!r} for {want[worst]!r}"
 
 
+FEATURES = {"plain": frozenset[str](), "host": HOST}
+"""Of these code generation knows: none, and what the processor has."""
+
+
+@pytest.mark.parametrize("features", FEATURES)
 @pytest.mark.parametrize("fn", UNARY)
 @pytest.mark.parametrize("dtype", [F32, F64], ids=str)
-def test_functions_are_accurate(fn: str, dtype: DType) -> None:
+def test_functions_are_accurate(fn: str, dtype: DType, features: str) -> None:
     function, single, double = UNARY[fn]
     x = points(dtype)
-    found = apply(fn, dtype, x)
+    found = apply(fn, dtype, x, features=FEATURES[features])
     want = exact(fn, function, dtype, x)
     if fn == "relu":
         want = np.where(want == 0, 0.0, want)
@@ -135,13 +150,27 @@ def pairs(dtype: DType, count: int = 20_000) -> tuple[Array, Array]:
         return np.concatenate(x).astype(dtype.numpy), np.concatenate(y).astype(dtype.numpy)
 
 
+@pytest.mark.parametrize("features", FEATURES)
 @pytest.mark.parametrize("fn", PAIRS)
 @pytest.mark.parametrize("dtype", [F32, F64], ids=str)
-def test_functions_of_pairs_are_accurate(fn: str, dtype: DType) -> None:
+def test_functions_of_pairs_are_accurate(fn: str, dtype: DType, features: str) -> None:
     function, single, double = PAIRS[fn]
     x, y = pairs(dtype)
     want = exact(fn, function, dtype, x, y)
-    assert_close(apply(fn, dtype, x, y), want, single if dtype is F32 else double, dtype)
+    found = apply(fn, dtype, x, y, features=FEATURES[features])
+    assert_close(found, want, single if dtype is F32 else double, dtype)
+
+
+@pytest.mark.parametrize("fn", [*UNARY, *PAIRS])
+@pytest.mark.parametrize("dtype", [F32, F64], ids=str)
+def test_vectors_of_all_lengths_have_the_same_bits(fn: str, dtype: DType) -> None:
+    """With what the processor has, also where a vector has lanes that are rare."""
+    arrays = [x[::7] for x in (pairs(dtype) if fn in PAIRS else (points(dtype),))]
+    one = apply(fn, dtype, *arrays, features=HOST, lanes=1)
+    for lanes in (4, LANES):
+        found = apply(fn, dtype, *arrays, features=HOST, lanes=lanes)
+        nan = (one != one) & (found != found)  # noqa: PLR0124
+        assert bits(np.where(nan, 0, found)) == bits(np.where(nan, 0, one))
 
 
 @pytest.mark.parametrize("dtype", [F32, F64], ids=str)
@@ -249,3 +278,16 @@ def test_remainders_take_steps_only_where_quotients_are_large() -> None:
     calls = [line for line in text.splitlines() if "@remainders_" in line]
     assert any("noinline cold" in line for line in calls if line.startswith("define"))
     assert "fdiv" in text
+
+
+@pytest.mark.parametrize("fn", ["sin", "cos", "tan", "asin", "acos", "atan"])
+def test_angles_of_floats_need_doubles_only_where_they_are_large(fn: str) -> None:
+    function = weft.jit(lambda x: getattr(weft, fn)(x))
+    program = function.program(weft.asarray(np.ones(4096, np.float32)))
+    text = str(weft.compile(program, target="aarch64").stages["llvm"])
+    parts = text.split("\ndefine ")
+    (usual,) = [part for part in parts if f"@fused_{fn}_float_4(" in part.splitlines()[0]]
+    assert "double" not in usual
+    rare = [part for part in parts if f"@large_{fn}_float_4(" in part.splitlines()[0]]
+    assert all("cold" in part.splitlines()[0] for part in rare)
+    assert len(rare) == (fn in ("sin", "cos", "tan"))

@@ -2,8 +2,9 @@
 
 Ranges are complete: infinities, NaN, zeros and subnormals come out as IEEE arithmetic wants them,
 and angles of any size are reduced exactly. Errors stay within 2 ulp in f32 and 3 ulp in f64; the
-tests measure them. The functions of `NATIVE` have code for both formats; the others are computed in
-f64 also for f32, with polynomials that are long enough for it.
+tests measure them. The functions of `_NATIVE` have code for both formats; the others are computed
+in f64 also for f32, with polynomials that are long enough for it, but for those of `_FUSED` where
+the machine has fused multiply-adds.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from weft.codegen.cpu.code import Code, Val
 from weft.codegen.cpu.math import (
     error_function,
     exponential,
+    fused_angles,
     inverse_trigonometric,
     logarithm,
     power,
@@ -64,6 +66,20 @@ _WIDE_OR_SHORT: Final[dict[str, Callable[..., Val]]] = {
     "fmod": power.fmod,
     "pow": power.power,
 }
+_FUSED: Final[dict[str, Callable[..., Val]]] = {
+    "sin": fused_angles.sin,
+    "cos": fused_angles.cos,
+}
+"""Functions, where there are fused multiply-adds."""
+_FUSED_NARROW: Final[dict[str, Callable[..., Val]]] = {
+    **_FUSED,
+    "tan": fused_angles.tan,
+    "asin": fused_angles.asin,
+    "acos": fused_angles.acos,
+    "atan": fused_angles.atan,
+    "atan2": fused_angles.atan2,
+}
+"""The same for floats."""
 _OF_AVX512: Final[dict[str, Callable[..., Val]]] = {
     "exp_lifted": exponential.exp_lifted_by_scaling,
     "exp_floored": exponential.exp_floored_by_scaling,
@@ -78,9 +94,12 @@ FUNCTIONS: Final = frozenset({*_NATIVE, *_WIDE, *_WIDE_OR_SHORT})
 """The functions of floats that are written here, by their names in Tiny."""
 
 
-def apply(code: Code, fn: str, *args: Val, fills: bool = False) -> Val:
-    """A call of a function on floats or doubles, `fills` where they fill registers of AVX-512."""
+def apply(code: Code, fn: str, *args: Val, fills: bool = False, fused: bool = False) -> Val:
+    """A call of a function on floats or doubles: `fills` where they fill registers of AVX-512,
+    `fused` where the machine has fused multiply-adds."""
     narrow = args[0].scalar == "float"
+    if fused and fn in (_FUSED_NARROW if narrow else _FUSED):
+        return code.function(f"fused_{fn}", _fused_body(fn), *args)
     if fills and fn in _OF_AVX512:
         return code.function(f"{fn}_wide", _wide_body(fn), *args)
     if fn in _NATIVE or not narrow:
@@ -96,6 +115,11 @@ def _function_body(fn: str, *, short: bool = False) -> Callable[..., Val]:
     if fn in _WIDE_OR_SHORT:
         return lambda code, *args: _WIDE_OR_SHORT[fn](Writer(code), *args, short=short)
     return lambda code, *args: (_NATIVE.get(fn) or _WIDE[fn])(Writer(code), *args)
+
+
+@memo(1 << 4)
+def _fused_body(fn: str) -> Callable[..., Val]:
+    return lambda code, *args: _FUSED_NARROW[fn](Writer(code), *args)
 
 
 @memo(1 << 3)

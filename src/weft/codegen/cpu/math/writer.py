@@ -78,6 +78,11 @@ class Writer:
         model = next(x for x in (a, b, c) if isinstance(x, Val))
         return self.code.intrinsic("llvm.fmuladd", *(self.like(x, model) for x in (a, b, c)))
 
+    def exact_fma(self, a: Operand, b: Operand, c: Operand) -> Val:
+        """`a * b + c`, rounded once: for machines that have an instruction for it."""
+        model = next(x for x in (a, b, c) if isinstance(x, Val))
+        return self.code.intrinsic("llvm.fma", *(self.like(x, model) for x in (a, b, c)))
+
     def poly(self, coefficients: Sequence[float], t: Val) -> Val:
         """The polynomial with these coefficients, the constant one first: linear pairs, then Horner
         in the square. A pair may be overwritten by the sum it begins, a constant would have to be

@@ -291,3 +291,14 @@ def test_angles_of_floats_need_doubles_only_where_they_are_large(fn: str) -> Non
     rare = [part for part in parts if f"@large_{fn}_float_4(" in part.splitlines()[0]]
     assert all("cold" in part.splitlines()[0] for part in rare)
     assert len(rare) == (fn in ("sin", "cos", "tan"))
+
+
+@pytest.mark.parametrize("fn", ["log", "log2", "log10"])
+def test_logarithms_of_floats_divide_nothing(fn: str) -> None:
+    """And look at what is no positive normal number in a branch alone."""
+    function = weft.jit(lambda x: getattr(weft, fn)(x))
+    program = function.program(weft.asarray(np.ones(4096, np.float32)))
+    text = str(weft.compile(program, "cpu").stages["llvm"])
+    assert "fdiv" not in text
+    heads = [line for line in text.splitlines() if f"@listed_{fn}_float" in line]
+    assert any("cold" in line for line in heads if line.startswith("define"))

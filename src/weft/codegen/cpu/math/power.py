@@ -7,7 +7,7 @@ from typing import Final
 
 from weft.codegen.cpu.code import Code, Val, number
 from weft.codegen.cpu.math.exponential import exp
-from weft.codegen.cpu.math.logarithm import exponent_and_rest, log
+from weft.codegen.cpu.math.logarithm import exponent_and_rest, log_anywhere
 from weft.codegen.cpu.math.writer import Pair, Writer
 
 # (atanh(s) / s - 1 - s^2 / 3) / s^4 in s^2.
@@ -75,7 +75,7 @@ def _power_of_floats(w: Writer, x: Val, y: Val) -> Val:
 def _listed_power(code: Code, x: Val, y: Val) -> Val:
     w = Writer(code)
     size = w.abs(x)
-    return _listed_cases(w, x, y, size, exp(w, w.mul(y, log(w, size))))
+    return _listed_cases(w, x, y, size, exp(w, w.mul(y, log_anywhere(w, size))))
 
 
 def _log_pair(w: Writer, size: Val) -> Pair:

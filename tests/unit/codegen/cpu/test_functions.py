@@ -302,3 +302,11 @@ def test_logarithms_of_floats_divide_nothing(fn: str) -> None:
     assert "fdiv" not in text
     heads = [line for line in text.splitlines() if f"@listed_{fn}_float" in line]
     assert any("cold" in line for line in heads if line.startswith("define"))
+
+
+@pytest.mark.parametrize("fn", ["sinh", "cosh", "asinh", "acosh", "hypot", "logaddexp"])
+def test_functions_of_floats_need_no_doubles(fn: str) -> None:
+    count = 2 if fn in ("hypot", "logaddexp") else 1
+    function = weft.jit(lambda *args: getattr(weft, fn)(*args))
+    program = function.program(*[weft.asarray(np.ones(4096, np.float32))] * count)
+    assert "double" not in str(weft.compile(program, target="aarch64").stages["llvm"])

@@ -17,6 +17,7 @@ from weft.codegen.cpu.math import (
     error_function,
     exponential,
     fused_angles,
+    fused_hyperbolic,
     inverse_trigonometric,
     logarithm,
     power,
@@ -36,10 +37,14 @@ _NATIVE: Final[dict[str, Callable[..., Val]]] = {
     "exp2": exponential.exp2,
     "expm1": exponential.expm1,
     "tanh": exponential.tanh,
+    "sinh": exponential.sinh,
+    "cosh": exponential.cosh,
     "log": logarithm.log,
     "log2": logarithm.log2,
     "log10": logarithm.log10,
     "log1p": logarithm.log1p,
+    "logaddexp": logarithm.logaddexp,
+    "hypot": power.hypot,
     "erf": error_function.erf,
     "trunc": rounding.trunc,
     "floor": rounding.floor,
@@ -47,13 +52,9 @@ _NATIVE: Final[dict[str, Callable[..., Val]]] = {
     "round": rounding.round_to_even,
 }
 _WIDE: Final[dict[str, Callable[..., Val]]] = {
-    "sinh": exponential.sinh,
-    "cosh": exponential.cosh,
     "asinh": logarithm.asinh,
     "acosh": logarithm.acosh,
     "atanh": logarithm.atanh,
-    "logaddexp": logarithm.logaddexp,
-    "hypot": power.hypot,
 }
 _WIDE_OR_SHORT: Final[dict[str, Callable[..., Val]]] = {
     "sin": trigonometric.sin,
@@ -78,6 +79,8 @@ _FUSED_NARROW: Final[dict[str, Callable[..., Val]]] = {
     "acos": fused_angles.acos,
     "atan": fused_angles.atan,
     "atan2": fused_angles.atan2,
+    "asinh": fused_hyperbolic.asinh,
+    "acosh": fused_hyperbolic.acosh,
 }
 """The same for floats."""
 _OF_AVX512: Final[dict[str, Callable[..., Val]]] = {

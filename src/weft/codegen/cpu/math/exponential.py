@@ -61,6 +61,9 @@ _TANH: Final = {
                -0.0014471783415732035, 0.0005203803449704573),
 }  # fmt: skip
 """(tanh x - x) / x^3 in x^2, for |x| up to `_TANH_NEAR`."""
+_SINH: Final = (0.1666666716337204, 0.008333311416208744, 0.00019842575420625508,
+                2.784693151625106e-06)  # fmt: skip
+"""(sinh x / x - 1) / x^2 in x^2 up to 1, for floats."""
 _INFINITE: Final = {"float": 88.73, "double": 709.79}
 """A number whose e^x is more than any finite one."""
 _TANH_NEAR: Final = 0.28
@@ -205,8 +208,13 @@ def exp2(w: Writer, x: Val) -> Val:
 
 
 def half_exp(w: Writer, x: Val) -> Val:
-    """e^x / 2, also where e^x itself is beyond the format."""
-    return _exp_anywhere(w, x, -1)
+    """e^x / 2 for an x of 0 or more, also where e^x itself is beyond the format."""
+    n, r = _power_and_rest(w, x)
+    usual = w.scale_normal(w.poly(_EXP[x.scalar], r), w.integer("sub", n, 1))
+    beyond = w.test("ugt", x, _NORMAL[x.scalar])
+    return w.code.rarely(
+        beyond, [usual], lambda: [w.choose(beyond, _exp_anywhere(w, x, -1), usual)]
+    )[0]
 
 
 def expm1(w: Writer, x: Val) -> Val:
@@ -240,12 +248,19 @@ def tanh(w: Writer, x: Val) -> Val:
 
 
 def sinh(w: Writer, x: Val) -> Val:
-    """(d + d / (d + 1)) / 2 with d = e^|x| - 1; beyond the bound the second part is nothing."""
+    """In double precision (d + d / (d + 1)) / 2 with d = e^|x| - 1, or e^|x| / 2 where the second
+    part is nothing; in single precision e^|x| / 2 - e^-|x| / 2, but a polynomial near zero."""
     size = w.abs(x)
-    d = expm1(w, size)
-    near = w.mul(w.add(d, w.div(d, w.add(d, 1.0))), 0.5)
-    far = half_exp(w, size)
-    return w.copysign(w.choose(w.test("olt", size, 22.0), near, far), x)
+    half = half_exp(w, size)
+    if x.scalar == "double":
+        d = expm1(w, size)
+        near = w.mul(w.add(d, w.div(d, w.add(d, 1.0))), 0.5)
+        return w.copysign(w.choose(w.test("olt", size, 22.0), near, half), x)
+    held = w.not_tiny(size)
+    square = w.mul(held, held)
+    near = w.fma(size, w.mul(square, w.poly(_SINH, square)), size)
+    far = w.sub(half, w.div(0.25, half))
+    return w.copysign(w.choose(w.test("olt", size, 1.0), near, far), x)
 
 
 def cosh(w: Writer, x: Val) -> Val:

@@ -77,10 +77,7 @@ def log10(w: Writer, x: Val) -> Val:
 
 
 def _logarithm(w: Writer, x: Val, base: _Base) -> Val:
-    bits = w.bits(x)
-    exponent = _exponent(w, x, bits)
-    m = w.from_bits(w.integer("sub", bits, w.integer("shl", exponent, w.form(x).mantissa)))
-    usual = _combine(w, w.as_float(exponent), w.sub(m, 1.0), base)
+    usual = inner_log(w, x, base)
     other = _is_listed(w, x)
 
     def listed() -> list[Val]:
@@ -90,6 +87,14 @@ def _logarithm(w: Writer, x: Val, base: _Base) -> Val:
         return log_anywhere(Writer(code), x, base)
 
     return w.code.rarely(other, [usual], listed)[0]
+
+
+def inner_log(w: Writer, x: Val, base: _Base = _E) -> Val:
+    """The logarithm of a positive normal number."""
+    bits = w.bits(x)
+    exponent = _exponent(w, x, bits)
+    m = w.from_bits(w.integer("sub", bits, w.integer("shl", exponent, w.form(x).mantissa)))
+    return _combine(w, w.as_float(exponent), w.sub(m, 1.0), base)
 
 
 def log_anywhere(w: Writer, x: Val, base: _Base = _E) -> Val:

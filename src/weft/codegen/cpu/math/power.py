@@ -1,4 +1,4 @@
-"""pow, hypot and fmod of doubles. Floats are handed in as doubles."""
+"""pow, hypot and fmod. Floats are handed in as doubles to pow and fmod."""
 
 from __future__ import annotations
 
@@ -148,13 +148,35 @@ def _parity(w: Writer, y: Val) -> tuple[Val, Val]:
 
 
 def hypot(w: Writer, x: Val, y: Val) -> Val:
-    """The root of the sum of squares, scaled by a power of two so that no square overflows or
-    vanishes; an infinite operand outweighs NaN."""
+    """The root of the sum of squares; where one might overflow or vanish, in a branch, both are
+    scaled by a power of two."""
     a, b = w.abs(x), w.abs(y)
     larger, smaller = (w.code.intrinsic(f"llvm.{side}num", a, b) for side in ("max", "min"))
-    huge, tiny = w.test("ogt", larger, 2.0**500), w.test("olt", larger, 2.0**-500)
-    factor = w.choose(huge, 2.0**-600, w.choose(tiny, 2.0**600, w.like(1.0, x)))
-    back = w.choose(huge, 2.0**600, w.choose(tiny, 2.0**-600, w.like(1.0, x)))
+    most = 2.0 ** (w.form(x).bias // 2 - 4)
+    # Whose square is nothing to that of the larger one, and is no subnormal number.
+    held = w.code.intrinsic("llvm.maxnum", smaller, w.like(1 / most, x))
+    usual = w.sqrt(w.fma(larger, larger, w.mul(held, held)))
+    least = 2.0 ** (w.form(x).mantissa // 2 + 4) / most
+    other = w.either(w.test("uge", a, most), w.test("uge", b, most))
+    other = w.either(other, w.test("olt", larger, least))
+
+    def scaled() -> list[Val]:
+        found = w.code.function("scaled_hypot", _scaled_hypot, x, y, rare=True)
+        return [w.choose(other, found, usual)]
+
+    return w.code.rarely(other, [usual], scaled)[0]
+
+
+def _scaled_hypot(code: Code, x: Val, y: Val) -> Val:
+    """An infinite operand outweighs NaN."""
+    w = Writer(code)
+    a, b = w.abs(x), w.abs(y)
+    larger, smaller = (w.code.intrinsic(f"llvm.{side}num", a, b) for side in ("max", "min"))
+    quarter = w.form(x).bias // 4
+    far = 2 * quarter + w.form(x).mantissa
+    huge, tiny = w.test("ogt", larger, 2.0**quarter), w.test("olt", larger, 2.0**-quarter)
+    factor = w.choose(huge, 2.0**-far, w.choose(tiny, 2.0**far, w.like(1.0, x)))
+    back = w.choose(huge, 2.0**far, w.choose(tiny, 2.0**-far, w.like(1.0, x)))
     larger, smaller = w.mul(larger, factor), w.mul(smaller, factor)
     root = w.sqrt(w.fma(larger, larger, w.mul(smaller, smaller)))
     result = w.mul(root, back)

@@ -20,7 +20,7 @@ from weft.codegen.cpu.formats import compute_type, number_of, storage_type
 from weft.codegen.cpu.index_code import IndexCode, Lanes, Loads
 from weft.codegen.cpu.ir import LoopKind
 from weft.codegen.cpu.long_routines import STOP_WORD, in_turn, looks_of, parts_of
-from weft.codegen.cpu.philox import philox_block, philox_word
+from weft.codegen.cpu.philox import philox_blocks, philox_words
 from weft.codegen.cpu.reports import REPORT_BROKEN
 from weft.codegen.cpu.sorting import Ends, Items, sort_key
 from weft.codegen.cpu.tile_code import signs_of, tiles_function, turn_function
@@ -467,26 +467,26 @@ class _Emitter:
 
     def _words(self, words: ir.Words) -> None:
         state = (self._value(words.seed), self._value(words.offset))
-        one = all(part.lanes == 1 for part in state)
-        blocks = self._whole_blocks(words.element) if one else []
-        if blocks:
-            parts = [philox_block(self.code, block, *state) for block in blocks]
-            self._define(words.name, self.code.joined(parts), UI32)
-            return
-        element = self._index_value(words.element, SI64)
-        value = self.code.function("philox", philox_word, element, *state)
-        self._define(words.name, self.code.convert("trunc", value, "i32"), UI32)
+        drawn = self._words_of_blocks(words.element, *state)
+        if drawn is None:
+            element = self._index_value(words.element, SI64)
+            drawn = philox_words(self.code, element, *state)
+        self._define(words.name, drawn, UI32)
 
-    def _whole_blocks(self, element: Expr) -> list[Val]:
-        """The blocks whose words the lanes take, in order; none where they begin inside one."""
-        indices = self.indices
-        lanes, own = indices.lane_count, indices.lanes.var if indices.lanes else ""
-        rest = [factor for term, factor in element.terms if str(term) != own]
-        whole = all(number % 4 == 0 for number in (lanes, element.constant, *rest))
-        if not whole or lanes == 1 or indices.step(element) != 1:
-            return []
-        places = (indices.value(element, lane) for lane in range(0, lanes, 4))
-        return [self.code.binary("lshr", place, number(2, "i64")) for place in places]
+    def _words_of_blocks(self, element: Expr, seed: Val, offset: Val) -> Val | None:
+        """What the lanes take, where that is all words of some blocks, every second or fourth."""
+        indices, loop, step = self.indices, self.indices.lanes, self.indices.step(element)
+        if loop is None or step not in (1, 2, 4) or seed.lanes > 1 or offset.lanes > 1:
+            return None
+        rest = [factor for term, factor in element.terms if str(term) != loop.var]
+        lanes, place = indices.lane_count, element.constant % step
+        if any(number % 4 for number in (lanes * step, element.constant - place, *rest)):
+            return None
+        first = self.code.binary("lshr", indices.value(element - place, 0), number(2, "i64"))
+        drawn = philox_blocks(self.code, first, lanes * step, seed, offset, self.elements.features)
+        while drawn.lanes > lanes:
+            drawn, place = self.code.apart(drawn)[place % 2], place // 2
+        return drawn
 
     def _sort(self, sort: ir.Sort) -> None:
         """Keys and places of a row written down, sorted, and the first places stored."""

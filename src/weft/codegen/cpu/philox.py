@@ -2,33 +2,64 @@
 
 from __future__ import annotations
 
-from weft.codegen.cpu.code import Code, Val, number
+from weft.codegen.cpu.code import Code, Val, multiples, number
 from weft.foundation.philox import MULTIPLIERS, ROUNDS, WEYL
 
 _MASK = 0xFFFFFFFF
 
 
-def philox_block(code: Code, block: Val, seed: Val, offset: Val) -> Val:
-    """The four words of one block, as a vector of four i32; the arguments are single i64."""
-    name = "philox_block"
+def philox_blocks(
+    code: Code, first: Val, lanes: int, seed: Val, offset: Val, features: frozenset[str]
+) -> Val:
+    """So many words of neighbouring blocks, in order, as a vector of i32; the arguments are single
+    i64."""
+    name, count = f"philox_blocks_{lanes}", lanes // 4
     if name not in code.functions:
         inner = Code()
-        words = _rounds(inner, *(Val(f"%x{n}", "i64") for n in range(3)))
-        vector = inner.gather_lanes([inner.convert("trunc", word, "i32") for word in words])
-        lines = inner.text()
-        head = f"define internal <4 x i32> @{name}(i64 %x0, i64 %x1, i64 %x2) nounwind {{"
-        code.functions[name] = f"{head}\nentry:\n{lines}\n  ret {vector}\n}}"
-    return code.assign(f"call <4 x i32> @{name}({block}, {seed}, {offset})", "i32", 4)
+        block, *state = (Val(f"%x{n}", "i64") for n in range(3))
+        vector = (_in_vectors if "avx2" in features and count > 1 else _one_by_one)(
+            inner, block, count, *state
+        )
+        head = f"define internal <{lanes} x i32> @{name}(i64 %x0, i64 %x1, i64 %x2) nounwind {{"
+        code.functions[name] = f"{head}\nentry:\n{inner.text()}\n  ret {vector}\n}}"
+    call = f"call <{lanes} x i32> @{name}({first}, {seed}, {offset})"
+    return code.assign(call, "i32", lanes)
 
 
-def philox_word(code: Code, element: Val, seed: Val, offset: Val) -> Val:
-    """Word `element` of a stream; everything is i64, of which words use the lower half."""
+def _one_by_one(code: Code, first: Val, count: int, seed: Val, offset: Val) -> Val:
+    words = [
+        code.convert("trunc", word, "i32")
+        for block in range(count)
+        for word in _rounds(code, code.binary("add", first, number(block, "i64")), seed, offset)
+    ]
+    return code.gather_lanes(words)
+
+
+def _in_vectors(code: Code, first: Val, count: int, seed: Val, offset: Val) -> Val:
+    blocks = code.binary("add", first, multiples(1, "i64", count))
+    state = (code.spread(part, count) for part in (seed, offset))
+    words = [code.convert("trunc", word, "i32") for word in _rounds(code, blocks, *state)]
+    every = code.joined(words)
+    places = (word * count + block for block in range(count) for word in range(4))
+    mask = ", ".join(f"i32 {place}" for place in places)
+    text = f"shufflevector {every}, {every.type} poison, <{every.lanes} x i32> <{mask}>"
+    return code.assign(text, "i32", every.lanes)
+
+
+def philox_words(code: Code, element: Val, seed: Val, offset: Val) -> Val:
+    """Word `element` of a stream, as i32; everything else is i64."""
+    found = code.function("philox", _word, element, seed, offset)
+    return code.convert("trunc", found, "i32")
+
+
+def _word(code: Code, element: Val, seed: Val, offset: Val) -> Val:
+    """A word in the lower half of an i64."""
     block = code.binary("lshr", element, number(2, "i64", element.lanes))
     words = _rounds(code, block, seed, offset)
     which = code.binary("and", element, number(3, "i64", element.lanes))
     result = words[3]
     # Each lane takes one of the four words of a block of its own: neighbours compute the same block
-    # four times, which `philox_block` spares where they are known to be neighbours.
+    # four times, which `philox_blocks` spares where they are known to be neighbours.
     for k in (2, 1, 0):
         here = code.compare("icmp eq", which, number(k, "i64", which.lanes))
         result = code.select(here, words[k], result)

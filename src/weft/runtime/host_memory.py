@@ -112,11 +112,10 @@ def as_tensor(memory: Array, spec: TensorSpec) -> Array:
 def tensor_at(address: int, spec: TensorSpec, owner: object = None) -> Array:
     """The memory at an address as a tensor; `owner` is kept alive with it."""
     dtype = BY_NAME[spec.dtype]
-    count = int(np.prod(spec.shape, dtype=np.int64))
-    raw: Any = (ctypes.c_uint8 * max(1, count * dtype.storage_bytes)).from_address(address)
+    size = math.prod(spec.shape) * dtype.storage_bytes
+    raw: Any = (ctypes.c_uint8 * max(1, size)).from_address(address)
     raw.owner = owner
-    memory: Array = np.ctypeslib.as_array(raw)[: count * dtype.storage_bytes]
-    return np.asarray(memory.view(dtype.numpy).reshape(spec.shape))
+    return np.ndarray(spec.shape, dtype.numpy, raw)
 
 
 def aligned_copy(data: bytes) -> Array:

@@ -7,7 +7,7 @@ program for the CPU needs no CUDA printer, and one that is kept on disk needs a 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -36,6 +36,7 @@ Array = NDArray[Any]
 _PIPELINE = "weft.driver.pipeline"
 _EXACT = "weft.region.fusion.exact"
 _HOST_KERNELS = "weft.driver.artifact.host_kernels"
+_FACTORISATIONS = "weft.driver.code.factorisations"
 _HOMES = {Kind.CPU: "weft.driver.code.cpu_generator", Kind.GPU: "weft.driver.code.gpu_generator"}
 _LINKERS = {Kind.CPU: "weft.driver.code.cpu_linker", Kind.GPU: "weft.driver.code.gpu_linker"}
 
@@ -179,3 +180,9 @@ def linker_for(target: Target) -> Linker:
 def host_kernel(call: str) -> HostFunction:
     """What the host does to carry out a kernel that has no machine code."""
     return cast(HostFunction, load_part(_HOST_KERNELS).host_function(call))
+
+
+def factorise(op: object, arrays: Sequence[Array], wanted: Collection[int]) -> list[Array] | None:
+    """The results of a factorisation by compiled code, those that are wanted; None where there is
+    no such code."""
+    return cast("list[Array] | None", load_part(_FACTORISATIONS).computed(op, arrays, wanted))

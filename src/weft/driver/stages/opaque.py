@@ -13,18 +13,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.driver.stages.generators import factorise
 from weft.foundation import numeric, whole_ops
 from weft.foundation.dtypes import DType, as_dtype
 from weft.foundation.errors import InternalError, Unimplemented
 from weft.foundation.ranks import Begun, Exchange
 from weft.ptir.op import EvalContext, Op, RegionSignature, Value
 from weft.ptir.ops.collective import AllReduce, Collective
+from weft.ptir.ops.linear_algebra import Cholesky, Lu, TriangularSolve
 from weft.ptir.text import parse_op, print_op
 from weft.ptir.types import Symbol, TensorType
 from weft.runtime.artifact import HostFunction
 from weft.tiny.from_ptir import why_whole
 
 Array = NDArray[Any]
+_COMPILED = (Cholesky, Lu, TriangularSolve)
 
 
 def encode_op(op: object) -> str:
@@ -121,12 +124,19 @@ def host_function(call: str) -> HostFunction:
     if isinstance(op, AllReduce) and not pairs:
         return Reducing(op)
 
+    numbers = [number for number, _ in wanted]
+
     def function(arrays: Sequence[Array], seed: int) -> list[Array]:
         given = [numeric.as_complex(a) if n in pairs else a for n, a in enumerate(arrays)]
-        found = run_opaque(op, given, seed)
+        found = _factors(op, given, numbers) or run_opaque(op, given, seed)
         return [numeric.as_pairs(found[number]).reshape(shape) for number, shape in wanted]
 
     return Collecting(op, function) if isinstance(op, Collective) and not pairs else function
+
+
+def _factors(op: object, arrays: Sequence[Array], wanted: Sequence[int]) -> list[Array] | None:
+    """The results of a factorisation that has machine code, those that are wanted; else None."""
+    return factorise(op, arrays, wanted) if isinstance(op, _COMPILED) else None
 
 
 def _flat_arrays(value: Value) -> list[Array]:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 import numpy as np
 
 from weft.foundation.dtypes import BF16, CF32, CF64, F16, F32, F64, SI32, DType
-from weft.foundation.errors import InternalError, Unimplemented
+from weft.foundation.errors import InternalError, SpecViolation, Unimplemented
 from weft.ptir.op import Array, EvalContext, Op, extension_op
 from weft.ptir.ops.complex_parts import PART
 from weft.ptir.rules import rank_at_least, rank_is, same_dim, same_dtype, violation
@@ -137,6 +137,13 @@ def _first_indefinite(stack: Array, upper: bool) -> int:
     return low
 
 
+def not_positive_definite(number: int, batch: tuple[int, ...]) -> SpecViolation:
+    """What is wrong with one matrix of a stack."""
+    index = np.unravel_index(number, batch) if batch else ()
+    which = f"matrix {[int(i) for i in index]}" if batch else "the matrix"
+    return violation("NotPositiveDefinite", f"{which} of cholesky is not positive definite")
+
+
 @extension_op("cholesky")
 class Cholesky(Factorisation):
     """The Cholesky factor of each Hermitian positive definite matrix of `x`: the lower triangular
@@ -156,10 +163,7 @@ class Cholesky(Factorisation):
         stack = _stack(x)
         factor = _cholesky(stack, self.upper)
         if factor is None:
-            batch = x.shape[:-2]
-            index = np.unravel_index(_first_indefinite(stack, self.upper), batch) if batch else ()
-            which = f"matrix {[int(i) for i in index]}" if batch else "the matrix"
-            raise violation("NotPositiveDefinite", f"{which} of cholesky is not positive definite")
+            raise not_positive_definite(_first_indefinite(stack, self.upper), x.shape[:-2])
         return factor.reshape(x.shape)
 
     def vjp(self, at: Pullback) -> Cotangents:

@@ -1,0 +1,1 @@
+"""LLVM code of matrix factorisations: `module` has what others call."""

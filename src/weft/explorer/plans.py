@@ -52,6 +52,7 @@ MEANINGS: Final = {
     "ring": "Vectors of the next rows that are prefetched (GPU).",
     "across": "Whether vectors run across neighbouring rows instead of along a row.",
     "walks": "Whether a block computes many rows in turn and sums their columns (GPU).",
+    "lines": "Lines of results whose windows are summed together over a copy of the image (CPU).",
     "tile_q": "Queries of a tile.",
     "tile_kv": "Keys and values of a tile.",
     "algo": "One pass over the keys (online softmax), or two passes.",

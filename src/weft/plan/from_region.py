@@ -27,6 +27,7 @@ from weft.plan.ir import (
     PlanSet,
     RowPlan,
 )
+from weft.plan.line_windows import line_windows_plan
 from weft.plan.multiply_adds import fma_plan
 from weft.plan.planes import planes_plan
 from weft.plan.rows import gpu_row_plan, vector_length, whole_part
@@ -194,7 +195,8 @@ def _row_plan(
         return walked_plan(kernel, tensors, target, header) or gpu_row_plan(
             kernel, tensors, target, header
         )
-    return cpu_row_plan(kernel, tensors, _cpu_lanes(kernel, tensors, target), header)
+    windows = line_windows_plan(kernel, tensors, target, header)
+    return windows or cpu_row_plan(kernel, tensors, _cpu_lanes(kernel, tensors, target), header)
 
 
 def _map_plan(

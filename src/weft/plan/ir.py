@@ -152,6 +152,9 @@ class RowPlan:
     walks: bool = False
     """Whether a block takes the rows of a part one after the other, `rows_per_block` and
     `rows_per_thread` of them at a time, and adds up their columns (GPU)."""
+    lines: int = 0
+    """Lines of results whose windows are summed together, over a copy of what they see (CPU);
+    `accumulators` then counts vectors of a line. 0 where rows are no windows."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +218,7 @@ _ON_CPU: Final[Mapping[type[Plan], frozenset[str]]] = {
         | {"local_edges"}
     ),
     MapPlan: frozenset({"vector", "unroll", "block"}),
-    RowPlan: frozenset({"vector", "accumulators", "keep_row", "across"}),
+    RowPlan: frozenset({"vector", "accumulators", "keep_row", "across", "lines"}),
     AttentionPlan: frozenset({"tile_q", "tile_kv", "algo", "register_tile", "vector"}),
 }
 

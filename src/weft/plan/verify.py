@@ -64,6 +64,8 @@ def findings(plan: Plan, target: Target, element_bytes: int = 2) -> Iterator[Fin
             yield from _positive(rows_per_thread=plan.rows_per_thread)
             yield from _vector_findings(plan.vector, element_bytes, target)
             yield from _row_threads(plan, target)
+            if plan.lines < 0 or (plan.lines and target.kind is Kind.GPU):
+                yield _plan_finding(RANGE, f"lines is {plan.lines}; only a CPU sums lines together")
         case StagedPlan():
             yield from _positive(unroll=plan.unroll)
             yield from _positive(**{f"tile {name}": size for name, size in plan.tile.items()})

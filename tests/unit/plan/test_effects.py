@@ -156,6 +156,7 @@ ROW: dict[str, Sequence[Any]] = {
     "ring": [1, 3],
     "across": [True],
     "walks": [True],
+    "lines": [-1, 1, 2],
 }
 KINDS: dict[str, tuple[type[Plan], dict[str, Sequence[Any]]]] = {
     "mma": (MmaPlan, MMA),

@@ -26,6 +26,7 @@ from weft.plan.ir import (
     StagedPlan,
     idle_fields,
 )
+from weft.plan.line_windows import line_windows_refusal
 from weft.plan.staged import staged_refusals
 from weft.plan.text import told
 from weft.plan.transposes import crossing_of
@@ -84,6 +85,7 @@ def plan_refusals(kernel: Kernel, tensors: Mapping[str, Tensor], plan: Plan) -> 
             yield from _refuse_idle_fields(plan)
             yield from _refuse_kept_rows(kernel, tensors, plan)
             yield from _across_refusals(kernel, plan)
+            yield from _lines_refusals(kernel, tensors, plan)
         case AttentionPlan():
             yield from _lanes(plan.vector)
             yield from _attention(kernel, plan)
@@ -143,6 +145,19 @@ def _across_refusals(kernel: Kernel, plan: RowPlan) -> Iterator[str]:
     """Rows are read whole where nothing but the sums of columns is wanted of them."""
     if plan.across and form_of(kernel).rows.columns is None:
         yield "across=true has no effect: the kernel does more than sum up columns"
+
+
+def _lines_refusals(kernel: Kernel, tensors: Mapping[str, Tensor], plan: RowPlan) -> Iterator[str]:
+    """Lines of windows are a tile that is written out, over a copy of what they see."""
+    if plan.lines == 0:
+        return
+    yield from _refuse_unroll("lines", plan.lines)
+    if plan.keep_row or plan.across:
+        yield "lines of windows are neither kept nor added up across"
+    elif plan.lines * plan.accumulators > MAX_UNROLL:
+        yield f"{plan.lines} lines of {plan.accumulators} vectors; {MAX_UNROLL} vectors is the most"
+    elif why := line_windows_refusal(kernel, tensors, plan):
+        yield why
 
 
 def _lanes(lanes: int) -> Iterator[str]:

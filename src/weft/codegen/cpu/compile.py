@@ -13,6 +13,7 @@ from weft.codegen.cpu.from_region import lower_kernel
 from weft.codegen.cpu.images import ImageContraction
 from weft.codegen.cpu.int8_products import WordContraction
 from weft.codegen.cpu.jammed import rows_at_once
+from weft.codegen.cpu.line_windows import LineWindowSums
 from weft.codegen.cpu.narrow_argmax import narrow_places
 from weft.codegen.cpu.prefetch import prefetched, rows_ahead
 from weft.codegen.cpu.staged import lower_staged
@@ -23,7 +24,7 @@ from weft.codegen.cpu.winograd import WinogradConvolution
 from weft.foundation.errors import Finding
 from weft.memory.ir import MemRef
 from weft.plan.images import IMAGE
-from weft.plan.ir import REFUSED, AttentionPlan, MmaPlan, Plan, StagedPlan
+from weft.plan.ir import REFUSED, AttentionPlan, MmaPlan, Plan, RowPlan, StagedPlan
 from weft.plan.winograd import ALGORITHM as WINOGRAD
 from weft.region.ir import Binary, Kernel, Pattern, Tensor, Unary
 
@@ -61,6 +62,8 @@ def lower(
         return prefetched(ImageContraction(kernel, tensors, refs, plan).routine(name))
     if isinstance(plan, StagedPlan):
         return lower_staged(kernel, tensors, refs, plan, name)
+    if isinstance(plan, RowPlan) and plan.lines:
+        return in_strips(LineWindowSums(kernel, tensors, refs, plan).routine(name))
     tiling = tiling_of(kernel, refs, plan)
     if isinstance(plan, MmaPlan) and plan.algo_choice.get("conv") == WINOGRAD:
         return prefetched(WinogradConvolution(kernel, tensors, refs, tiling).routine(name))

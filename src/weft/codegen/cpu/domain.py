@@ -57,7 +57,7 @@ def prove(routine: ir.Routine, kernel: Kernel) -> list[Finding]:
 def _prove_output(routine: ir.Routine, kernel: Kernel, output: Output) -> None:
     number = buffers(kernel).index(output.tensor)
     pieces = tuple(
-        Piece(executed(loops), stmt.point)
+        Piece(executed(loops).where(*stmt.guards), stmt.point)
         for stmt, loops in ir.walk(routine.body)
         if isinstance(stmt, ir.Store) and stmt.buffer == number and stmt.value == output.value
     )
@@ -76,7 +76,7 @@ def prove_stores(routine: ir.Routine, sizes: Mapping[str, int], what: str) -> li
     pieces = []
     for stmt, loops in ir.walk(routine.body):
         if isinstance(stmt, ir.Store):
-            pieces.append(Piece(executed(loops), stmt.point))
+            pieces.append(Piece(executed(loops).where(*stmt.guards), stmt.point))
         elif isinstance(stmt, ir.Sort):
             pieces.append(Piece(executed(loops), (stmt.row,)))
     try:
@@ -135,7 +135,7 @@ class _Access:
 
     @property
     def guards(self) -> tuple[Guard, ...]:
-        return self.stmt.guards if isinstance(self.stmt, ir.Load) else ()
+        return self.stmt.guards
 
 
 @dataclass(frozen=True)

@@ -226,13 +226,15 @@ class Merge:
 
 @dataclass(frozen=True)
 class Store:
-    """`buffer[address] = value`, at `point` of the axes that the value lives over in the kernel."""
+    """`buffer[address] = value`, at `point` of the axes that the value lives over in the kernel;
+    nothing where a guard fails."""
 
     buffer: int
     address: Expr
     value: str
     point: Index
     places: tuple[Place, ...] = ()
+    guards: tuple[Guard, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from weft.codegen.cpu.long_routines import STOP_WORD, in_turn, looks_of, parts_o
 from weft.codegen.cpu.philox import philox_blocks, philox_words
 from weft.codegen.cpu.reports import REPORT_BROKEN
 from weft.codegen.cpu.sorting import Ends, Items, sort_key
+from weft.codegen.cpu.stores import write_store
 from weft.codegen.cpu.tile_code import signs_of, tiles_function, turn_function
 from weft.foundation.dtypes import SI64, UI32, DType
 from weft.foundation.errors import InternalError
@@ -375,22 +376,10 @@ class _Emitter:
         del variables[run.var]
 
     def _store(self, store: ir.Store) -> None:
-        code, indices = self.code, self.indices
-        dtype = self.routine.dtype_of(store.buffer)
-        kind, base, align = storage_type(dtype), self.pointers[store.buffer], dtype.storage_bytes
         self._select(store.places)
+        dtype = self.routine.dtype_of(store.buffer)
         value = self.formats.to_storage(self._value(store.value), dtype)
-        step = indices.step(store.address)
-        if indices.lanes is None or (step == 0 and value.lanes == 1):
-            code.store(value, indices.pointer(base, kind, store.address), align)
-            return
-        value = code.spread(value, indices.lane_count)
-        if step == 1:
-            code.store(value, indices.pointer(base, kind, store.address), align)
-            return
-        for lane in range(value.lanes):
-            place = indices.pointer(base, kind, store.address, lane)
-            code.store(code.lane(value, lane), place, align)
+        write_store(self.code, self.indices, store, value, self.pointers[store.buffer], dtype)
 
     # -- computing -------------------------------------------------------------------------------
 

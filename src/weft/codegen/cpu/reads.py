@@ -169,7 +169,8 @@ class _Flow:
             raise Unknown(f"what it keeps in the scratch buffer b{load.buffer} is not followed")
         if isinstance(load, ir.Load) and load.places:
             raise Unknown(f"data decide where b{load.buffer} is read")
-        there, here = executed(store.loops), executed(site.loops)
+        assert isinstance(store.stmt, ir.Store)
+        there, here = executed(store.loops).where(*store.stmt.guards), executed(site.loops)
         renamed = {old: axis(new) for old, new in names.items()}
         ranges = {name: (low, high) for name, low, high in there.axes}
         for old, low, high in here.axes:

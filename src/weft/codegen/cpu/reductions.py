@@ -94,7 +94,7 @@ class KeptRow:
         return address
 
 
-_Body: TypeAlias = Callable[[Scope, str], None]
+Body: TypeAlias = Callable[[Scope, str], None]
 
 
 class Reductions(Statements):
@@ -262,7 +262,7 @@ class Reductions(Statements):
         self,
         base: Scope,
         axes: Sequence[str],
-        body: _Body,
+        body: Body,
         tile: Sequence[Scope] = (),
     ) -> None:
         """`body` in loops over `axes`, with the tile loops of `tile` opened again inside them."""
@@ -295,7 +295,7 @@ class Reductions(Statements):
         tile: Sequence[Scope],
         cut: str | None,
         segment: Segment | None,
-        body: _Body,
+        body: Body,
         suffix: str,
     ) -> None:
         start = scope

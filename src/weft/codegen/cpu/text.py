@@ -80,7 +80,11 @@ FORMS: Final = (
     _Form(ir.Current, "current {name} = {acc}"),
     _Form(ir.Assign, "assign {acc} <- {value}"),
     _Form(ir.Merge, "merge {names} of {carries} from ({parts}) as {merged}", body="combine"),
-    _Form(ir.Store, "store b{buffer}[{address}] = {value} at [{point}]", (_PLACES,)),
+    _Form(
+        ir.Store,
+        "store b{buffer}[{address}] = {value} at [{point}]",
+        ((" if {guards}", "guards", ()), _PLACES),
+    ),
     _Form(ir.Check, "check {name} = {x} {rule} {size} number {number} at {element}"),
     _Form(
         ir.Sort,

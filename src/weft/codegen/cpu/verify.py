@@ -373,7 +373,7 @@ class _Checker:
         if dtype is not self.routine.dtype_of(store.buffer):
             kind = self.routine.dtype_of(store.buffer)
             self.wrong("RoutineType", f"{store.value} : {dtype} cannot be stored as {kind}")
-        self._inside(store.address, elements, (), store.places)
+        self._inside(store.address, elements, store.guards, store.places)
         self._all_known(store.point)
 
     def _sort(self, sort: ir.Sort) -> None:

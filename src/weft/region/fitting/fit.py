@@ -8,7 +8,6 @@ from typing import Final
 
 from weft.foundation.records import replace
 from weft.region.fitting.aligned import with_aligned_operands
-from weft.region.fitting.channels_beside import with_channels_beside
 from weft.region.fitting.few_channels import with_folded_windows, with_patches
 from weft.region.fitting.filters import with_panels
 from weft.region.fitting.gathers_and_scatters import (
@@ -121,11 +120,8 @@ def _align_operands(kernel: Kernel, tensors: Mapping[str, Tensor], target: Targe
 
 
 def _fit_rows(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Made:
-    """A kernel of a CPU without a contraction: its windows are reduced axis by axis, or have their
-    channels side by side."""
+    """A kernel of a CPU without a contraction: its windows are reduced axis by axis."""
     windows, between = with_separate_windows(kernel, tensors)
-    if not between:
-        windows, between = with_channels_beside(kernel, tensors, target.limits.vector_bits // 32)
     kernels: list[Kernel] = []
     known = {**tensors, **{tensor.name: tensor for tensor in between}}
     for window in windows:

@@ -17,6 +17,7 @@ from weft.codegen.cpu.ir import LoopKind
 from weft.driver.compile import compile_program
 from weft.foundation.dtypes import F32
 from weft.foundation.index_expr import Guard, axis, constant
+from weft.ptir import Builder
 from weft.target.cpu import describe, host
 
 SMALL = describe("aarch64", frozenset(), 2, (64 << 10, 1 << 20))
@@ -50,9 +51,13 @@ def test_a_window_inside_of_an_image_has_no_mask() -> None:
     """What a whole tile reads comes in vectors, without a guard between them: at first for all
     places of the window together, then for those whose vectors alone reach over an edge, then for
     those that are inside of a tile at an edge."""
-    window, *shapes = WINDOWS["three"]
-    arrays = [np.ones(shape, np.float32) for shape in shapes]
-    program = weft.jit(window).program(*map(weft.tensor, arrays))
+    b = Builder("squares")
+    x = b.transpose(b.param("f32", [2, 5, 9, 23]), [0, 2, 3, 1])
+    patches = b.extract_patches(
+        x, window=[3, 3], strides=[1, 1], dilation=[1, 1], padding=[(1, 1), (1, 1)], pad_value=0.0
+    )
+    parted = b.reshape(patches, [2, 9, 23, 9, 5])
+    program = b.build(b.transpose(b.reduce_sum(parted * parted, [3]), [0, 3, 1, 2]))
     text = compile_program(program, PLAIN).stages["llvm"]
     parts = [part.split("\nelse")[0] for part in text.split("\nthen")]
     everywhere, over_edges, _, inside = parts[1:5]

@@ -147,6 +147,23 @@ def test_in_training_batch_norm_moves_its_statistics() -> None:
         np.testing.assert_allclose(np.asarray(getattr(ours.norm, name)), wanted, 1e-5, 1e-6)
 
 
+@pytest.mark.parametrize("parameters", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("settings", [{}, {"track_running_stats": False}, {"affine": False}])
+def test_batch_norm_of_narrow_floats(settings: dict[str, bool], parameters: Any) -> None:
+    """In training and after it, also with wide parameters."""
+    module = torch.nn.BatchNorm2d(6, **settings).to(parameters)
+    x = torch.randn(4, 6, 3, 5).to(torch.bfloat16)
+    for train in (True, False):
+        module.train(train)
+        ours = weft.torch.from_module(module, x)
+        found = weft.jit(lambda m, x: m(x))(ours, weft.torch.from_tensor(x))
+        wanted = module(x).detach().float().numpy()
+        np.testing.assert_allclose(np.asarray(found.astype("f32")), wanted, 2**-7, 1e-6)
+        if settings.get("track_running_stats", True):
+            moved = np.asarray(ours.running_var.astype("f32"))
+            np.testing.assert_allclose(moved, module.running_var.float().numpy(), 2**-7)
+
+
 def test_a_free_axis_takes_any_size_in_its_range() -> None:
     module = torch.nn.Linear(3, 2)
     batch = torch.export.Dim("batch", min=2, max=8)

@@ -115,7 +115,14 @@ def is_known(node: Node) -> bool:
 
 _MISTOLD: Final = frozenset(["aten.lstm.input"])
 """Ops of which torch 2.11 says the types of later results wrongly: the first alone is compared."""
-_BY_DEVICE: Final = frozenset(["aten.native_layer_norm.default"])
+_BY_DEVICE: Final = frozenset(
+    [
+        "aten.native_layer_norm.default",
+        "aten._native_batch_norm_legit.no_stats",
+        "aten._native_batch_norm_legit_functional.default",
+        "aten._batch_norm_with_update_functional.default",
+    ]
+)
 """Ops whose later results are wide on a GPU and narrow on a CPU: they get what torch says."""
 WRITES: Final = "aten.copy_.default"
 """A result written back into an input, at the end of a graph."""

@@ -69,7 +69,7 @@ def _normalise_by(x: Any, mean: Any, spread: Any, weight: Any, bias: Any) -> Any
 
 @rule("aten._native_batch_norm_legit_no_training")
 def _(x: Any, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float) -> Any:
-    made = _normalise_by(x, mean, w.rsqrt(var + eps), weight, bias)
+    made = _normalise_by(x, mean, w.rsqrt(_widen(var) + eps), weight, bias)
     nothing = w.zeros((0,), dtype=x.dtype)
     return made, nothing, nothing
 
@@ -84,7 +84,7 @@ def batch_norm(
     if reserved:
         training, momentum, eps = True, training, momentum
     if not training:
-        made = _normalise_by(x, mean, w.rsqrt(var + eps), weight, bias)
+        made = _normalise_by(x, mean, w.rsqrt(_widen(var) + eps), weight, bias)
         return made, w.zeros((0,), dtype=x.dtype), w.zeros((0,), dtype=x.dtype), mean, var
     own, spread = _statistics(_widen(x))
     count = product([size for axis, size in enumerate(x.shape) if axis != 1])
@@ -118,7 +118,7 @@ def _(
 ) -> Any:  # fmt: skip
     axes = (0, *range(2, x.ndim))
     count = product([x.shape[a] for a in axes])
-    own, root = (save_mean, save_invstd) if train else (mean, w.rsqrt(var + eps))
+    own, root = (save_mean, save_invstd) if train else (mean, w.rsqrt(_widen(var) + eps))
     unit = (_widen(x) - _beside_channels(own, x.ndim)) * _beside_channels(root, x.ndim)
     slope = _widen(gradient)
     total, along = w.sum(slope, axis=axes), w.sum(slope * unit, axis=axes)

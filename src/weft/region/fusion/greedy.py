@@ -46,7 +46,7 @@ SMALL = 64
 """Elementwise kernels of fewer blocks than this are within the limits of registers."""
 ROUNDING = 1e-9
 """The part of a time by which sums in another order may differ."""
-LARGEST = 96
+LARGEST = 160
 """The most blocks that one kernel computes."""
 LONG = 16
 """Operations of one number that are worth a kernel of its own, on a GPU, or blocks that say on

@@ -154,3 +154,23 @@ def test_mistakes() -> None:
         S.polygamma(-1, weft.asarray([1.0]))
     with pytest.raises(weft.SpecViolation, match="it is at most 170"):
         S.polygamma(2**36, weft.asarray([1.0]))
+
+
+@pytest.mark.parametrize("name", ["erfc", "i0", "lgamma", "ndtri"])
+def test_few_kernels_compute_one(name: str) -> None:
+    """Intermediate results of f64 in memory take longer than the formula."""
+    function = weft.jit(getattr(S, name))
+    program = function.program(weft.asarray(np.ones(4096, np.float32)))
+    assert str(weft.compile(program, "cpu").stages["cpu"]).count("\nroutine ") <= 1
+
+
+def test_one_exponential_is_enough_for_a_complement() -> None:
+    program = weft.jit(S.erfc).program(weft.asarray(np.ones(4096, np.float32)))
+    text = str(weft.compile(program, "cpu").stages["cpu"])
+    assert text.count("= exp(") == 1
+    assert "erf(" not in text
+
+
+def test_logit_is_exact_beside_a_half() -> None:
+    x = 0.5 + np.ldexp(np.arange(-20.0, 21.0), -50)
+    np.testing.assert_allclose(S.logit(weft.asarray(x)).numpy(), 4 * (x - 0.5), rtol=1e-15)

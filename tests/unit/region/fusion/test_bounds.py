@@ -88,7 +88,7 @@ def test_the_time_of_numbers_is_that_of_a_draft(monkeypatch: pytest.MonkeyPatch)
         return found
 
     monkeypatch.setattr(Fusion, "_alone", both)
-    lowered(lower_program(numbers(250, 3, seed=1)))
+    lowered(lower_program(numbers(400, 3, seed=1)))
     assert len(compared) > 10
     for found, drafted in compared:
         assert found == pytest.approx(drafted, rel=1e-12)

@@ -23,6 +23,13 @@ _TAIL = (
     2.963485772799526e-07, -8.01271404038691e-07, 7.250684845557336e-08, 9.261023622112867e-08,
     -1.6986432716190447e-08, -6.925499036401301e-09, 1.69337293824124e-09,
 )  # fmt: skip
+_ERF = (
+    1.1283791670955126, -0.37612638903182893, 0.11283791670875191, -0.02686617061644049,
+    0.005223977108911068, -0.0008548274774244644, 0.00012052229657793273, -1.4818204900522826e-05,
+    1.444544611073081e-06,
+)  # fmt: skip
+"""`erf(x) / x` in `x^2`, up to 1/2."""
+_EXP = tuple(1 / math.factorial(k) for k in range(9))
 _CENTRE = (
     (0.8871328727963667, 27.358341137782098, 253.62343157640666, 246.20371194758334,
      -7112.5318224166185, -31003.968573223076, -38392.138755716725, -10557.157268402014),
@@ -58,13 +65,16 @@ def complement(x: Handle) -> Handle:
     far = choose(near, 1.0, x.session.emit("minimum", size, 40.0))
     tail = _bell(far) * scaled_complement(far)
     beyond = choose(x.compare("less", 0.0), 2.0 - tail, tail)
-    return choose(near, 1.0 - x.erf(), beyond)
+    small = choose(near, x, 0.0)
+    return choose(near, 1.0 - small * polynomial(_ERF, small * small), beyond)
 
 
 def _bell(x: Handle, sign: float = -1.0) -> Handle:
-    """`exp(-x^2)`, or `exp(x^2)`; the square of a rounded x is exact, and the rest small."""
-    rough = (x * 256.0).round() * (1.0 / 256.0)
-    return (rough * rough * sign).exp() * ((x - rough) * (x + rough) * sign).exp()
+    """`exp(-x^2)`, or `exp(x^2)`, for an x of up to 40; the square of a rounded x is exact, and the
+    rest at most 0.04."""
+    rough = (x * 1024.0).round() * (1.0 / 1024.0)
+    rest = (x - rough) * (x + rough) * sign
+    return (rough * rough * sign).exp() * polynomial(_EXP, rest)
 
 
 def scaled_complement(x: Handle) -> Handle:

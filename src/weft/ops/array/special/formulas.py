@@ -50,10 +50,14 @@ def choose(condition: Handle, yes: Handle | float, no: Handle | float) -> Handle
 
 
 def polynomial(coefficients: Sequence[float], x: Handle) -> Handle:
-    """The sum of `coefficients[k] * x^k`."""
-    result = x * coefficients[-1] + coefficients[-2]
-    for coefficient in reversed(coefficients[:-2]):
-        result = result * x + coefficient
+    """The sum of `coefficients[k] * x^k`: linear pairs, then Horner in the square, whose steps wait
+    half as often for one another."""
+    pairs = [coefficients[k : k + 2] for k in range(0, len(coefficients), 2)]
+    *first, last = pairs
+    result = x * last[1] + last[0] if len(last) > 1 else last[0]
+    square = x * x
+    for low, high in reversed(first):
+        result = square * result + (x * high + low)
     return result
 
 

@@ -16,6 +16,7 @@ from typing import Final
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.ir import LoopKind
 from weft.codegen.cpu.math import NARROWED
+from weft.codegen.cpu.sorting import kept_at_once
 from weft.foundation.dtypes import DType
 from weft.foundation.index_expr import Axis, Expr, FloorDiv, axes_of, axis, constant
 from weft.region.cost import PHILOX, operations_of
@@ -261,7 +262,9 @@ class _Counter:
                 products = stmt.rows * stmt.columns * stmt.words * stmt.parts**2
                 here.arithmetic += products / _WORDS_A_CYCLE
             case ir.Sort():
-                here.arithmetic += 2 * _ENTRY * stmt.length * math.log2(max(2, stmt.length))
+                kept = kept_at_once(stmt.length, stmt.count) or stmt.length
+                steps = stmt.length + kept * (math.log2(max(2, kept)) - 1)
+                here.arithmetic += 2 * _ENTRY * steps
 
     # -- how many --------------------------------------------------------------------------------
 

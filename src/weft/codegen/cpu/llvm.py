@@ -22,7 +22,7 @@ from weft.codegen.cpu.ir import LoopKind
 from weft.codegen.cpu.long_routines import STOP_WORD, in_turn, looks_of, parts_of
 from weft.codegen.cpu.philox import philox_blocks, philox_words
 from weft.codegen.cpu.reports import REPORT_BROKEN
-from weft.codegen.cpu.sorting import Ends, Items, sort_key
+from weft.codegen.cpu.sorting import Every, Items, Kept, kept_at_once, sort_key
 from weft.codegen.cpu.stores import write_store
 from weft.codegen.cpu.tile_code import signs_of, tiles_function, turn_function
 from weft.foundation.dtypes import SI64, UI32, DType
@@ -487,17 +487,17 @@ class _Emitter:
         starts = (0, items.size * sort.length)
         here, there = (code.pointer(work, "i8", number(start, "i64")) for start in starts)
         row = code.binary("mul", self.indices.value(sort.row), number(sort.length, "i64"))
-        source, ends = code.pointer(self.pointers[sort.x], kind, row), Ends(code, dtype)
+        source = code.pointer(self.pointers[sort.x], kind, row)
+        kind_of_row = Kept if kept_at_once(sort.length, sort.count) else Every
+        kept = kind_of_row(code, items, here, there, sort.count)
 
         def write(index: Val) -> None:
             raw = code.load(kind, code.pointer(source, kind, index), 1, dtype.storage_bytes)
             value = sort_key(code, self.formats.from_storage(raw, dtype), dtype, sort.descending)
-            items.store(code, here, value, index)
-            ends.see(value)
+            kept.see(value, index)
 
         code.loop(number(0, "i64"), number(sort.length, "i64"), 1, write)
-        given = f"ptr {here}, ptr {there}, i64 {sort.length}, {ends.text()}"
-        found = code.result(f"call ptr @{items.sort_function(code)}({given})", "ptr").text
+        found = kept.sort()
         row = code.binary("mul", self.indices.value(sort.row), number(sort.count, "i64"))
         target = code.pointer(self.pointers[sort.out], "i64", row)
 

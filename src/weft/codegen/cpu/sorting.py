@@ -4,6 +4,10 @@ A stable radix sort of the differences from the least key, eight bits at a time 
 as many as the largest difference has; a pass in which all agree is left out. Short rows are sorted
 by insertion. What is moved is an item, a key with its place: one number of 64 bits, the key above,
 where both fit into halves of it, else two numbers.
+
+Where few of a row are wanted, only the items that come before the last of the first so many are
+kept; they are sorted whenever there are several times as many, and the others forgotten. So a row
+in an unfortunate order takes little longer than sorting it.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ from weft.foundation.errors import ResourceExceeded
 
 _SHORT = 32
 """Elements up to which inserting takes less than passes over digits."""
+_KEPT = 4
+"""Items that are kept for each that is wanted."""
 _HALF = 32
 """Bits of a key, and of a place, that share a number."""
 
@@ -69,13 +75,13 @@ class Items:
         """The bytes of one."""
         return 8 if self.shared else 16
 
-    def store(self, code: Code, items: str, key: Val, place: Val) -> None:
-        """Write down the item of a place, the item with that number."""
+    def store(self, code: Code, items: str, key: Val, place: Val, index: Val) -> None:
+        """Write down the item of a place, as the one with a number."""
         if self.shared:
             above = code.binary("shl", code.convert("zext", key, "i64"), number(_HALF, "i64"))
-            code.store(code.binary("or", above, place), code.pointer(items, "i64", place), 8)
+            code.store(code.binary("or", above, place), code.pointer(items, "i64", index), 8)
             return
-        first = code.binary("shl", place, number(1, "i64"))
+        first = code.binary("shl", index, number(1, "i64"))
         code.store(key, code.pointer(items, "i64", first), 8)
         second = code.binary("or", first, number(1, "i64"))
         code.store(place, code.pointer(items, "i64", second), 8)
@@ -88,6 +94,15 @@ class Items:
         first = code.binary("shl", index, number(1, "i64"))
         second = code.binary("or", first, number(1, "i64"))
         return code.load("i64", code.pointer(items, "i64", second), 1, 8)
+
+    def key(self, code: Code, items: str, index: Val) -> Val:
+        """The key of the item with a number."""
+        if self.shared:
+            item = code.load("i64", code.pointer(items, "i64", index), 1, 8)
+            above = code.binary("lshr", item, number(_HALF, "i64"))
+            return code.convert("trunc", above, "i32")
+        first = code.binary("shl", index, number(1, "i64"))
+        return code.load("i64", code.pointer(items, "i64", first), 1, 8)
 
     def sort_function(self, code: Code) -> str:
         """The name of the function `ptr (items, other memory, n, least key, largest)` that sorts
@@ -114,31 +129,105 @@ entry:
 {passes}"""
 
 
-class Ends:
-    """The least and the largest key of a row. Those of whole numbers of several bytes are found as
-    keys are written, which takes a twentieth of the time of sorting and may save passes; floats
-    have digits enough, and keys of a byte are sorted in one pass."""
+def kept_at_once(length: int, count: int) -> int:
+    """How many items are kept before they are sorted where the first `count` of a row are wanted;
+    0 where all are sorted at once."""
+    kept = _SHORT if 2 * count <= _SHORT else _KEPT * count
+    return kept if 2 * kept <= length else 0
 
-    def __init__(self, code: Code, dtype: DType) -> None:
-        self.code, self.places = code, dict[str, str]()
+
+class Kept:
+    """The items that come before the last of the first `count`, as far as the row was looked at."""
+
+    def __init__(self, code: Code, items: Items, here: str, there: str, count: int) -> None:
+        self.code, self.items, self.here, self.there = code, items, here, there
+        self.count, self.most = count, kept_at_once(items.length, count)
+        self.kept, self.last = code.alloca("i64"), code.alloca(key_type(items.dtype))
+        self.takes_all = code.alloca("i1")
+        code.store(number(0, "i64"), self.kept, 8)
+        code.store(number(0, key_type(items.dtype)), self.last, 8)
+        code.store(number(1, "i1"), self.takes_all, 1)
+
+    def see(self, key: Val, place: Val) -> None:
+        """Keep the item of a place, unless so many come before it already."""
+        code = self.code
+        last = code.load(key.scalar, self.last, 1, 8)
+        comes_before = code.compare("icmp ult", key, last)
+        takes_all = code.load("i1", self.takes_all, 1, 1)
+
+        def keep() -> None:
+            kept = code.load("i64", self.kept, 1, 8)
+            self.items.store(code, self.here, key, place, kept)
+            more = code.binary("add", kept, number(1, "i64"))
+            code.store(more, self.kept, 8)
+            is_full = code.compare("icmp eq", more, number(self.most, "i64"))
+            code.when(is_full, self._forget)
+
+        code.when(code.binary("or", comes_before, takes_all), keep)
+
+    def _forget(self) -> None:
+        """All but the first so many."""
+        code, items = self.code, self.items
+        found, count = self.sort(), number(self.count, "i64")
+        words = code.binary("mul", count, number(items.size // 8, "i64"))
+
+        def move(index: Val) -> None:
+            word = code.load("i64", code.pointer(found, "i64", index), 1, 8)
+            code.store(word, code.pointer(self.here, "i64", index), 8)
+
+        code.loop(number(0, "i64"), words, 1, move)
+        code.store(count, self.kept, 8)
+        last = items.key(code, self.here, number(self.count - 1, "i64"))
+        code.store(last, self.last, 8)
+        code.store(number(0, "i1"), self.takes_all, 1)
+
+    def sort(self) -> str:
+        """Where those that are kept are, in order."""
+        ends = _ends_of_all(int(key_type(self.items.dtype)[1:]))
+        name = self.items.sort_function(self.code)
+        kept = self.code.load("i64", self.kept, 1, 8)
+        given = f"ptr {self.here}, ptr {self.there}, {kept}, {ends}"
+        return self.code.result(f"call ptr @{name}({given})", "ptr").text
+
+
+def _ends_of_all(bits: int) -> str:
+    """The least and the largest key of so many bits, as arguments."""
+    return f"i64 0, i64 {(1 << bits) - 1 if bits < 64 else -1}"
+
+
+class Every:
+    """All items of a row.
+
+    The least and the largest key of whole numbers of several bytes are found as keys are written,
+    which takes a twentieth of the time of sorting and may save passes; floats have digits enough,
+    and keys of a byte are sorted in one pass."""
+
+    def __init__(self, code: Code, items: Items, here: str, there: str, count: int) -> None:
+        self.code, self.items, self.here, self.there = code, items, here, there
+        self.ends, dtype = dict[str, str](), items.dtype
         self.bits = int(key_type(dtype)[1:]) if dtype.is_float else max(dtype.bits, 8)
         if dtype.is_float or self.bits == 8:
             return
         for fn, start in (("umin", -1), ("umax", 0)):
-            self.places[fn] = code.alloca("i64")
-            code.store(number(start, "i64"), self.places[fn], 8)
+            self.ends[fn] = code.alloca("i64")
+            code.store(number(start, "i64"), self.ends[fn], 8)
 
-    def see(self, key: Val) -> None:
-        wide = key if key.scalar == "i64" else self.code.convert("zext", key, "i64")
-        for fn, place in self.places.items():
-            end = self.code.load("i64", place, 1, 8)
-            self.code.store(self.code.intrinsic(f"llvm.{fn}", end, wide), place, 8)
+    def see(self, key: Val, place: Val) -> None:
+        """Write down the item of a place."""
+        code = self.code
+        self.items.store(code, self.here, key, place, place)
+        wide = key if key.scalar == "i64" else code.convert("zext", key, "i64")
+        for fn, end in self.ends.items():
+            before = code.load("i64", end, 1, 8)
+            code.store(code.intrinsic(f"llvm.{fn}", before, wide), end, 8)
 
-    def text(self) -> str:
-        """Both as arguments; where nobody looked for them, the ends of all keys."""
-        if not self.places:
-            return f"i64 0, i64 {(1 << self.bits) - 1 if self.bits < 64 else -1}"
-        return ", ".join(str(self.code.load("i64", p, 1, 8)) for p in self.places.values())
+    def sort(self) -> str:
+        """Where they are, in order."""
+        ends = ", ".join(str(self.code.load("i64", p, 1, 8)) for p in self.ends.values())
+        given = f"ptr {self.here}, ptr {self.there}, i64 {self.items.length}, "
+        given += ends or _ends_of_all(self.bits)
+        name = self.items.sort_function(self.code)
+        return self.code.result(f"call ptr @{name}({given})", "ptr").text
 
 
 def _take_key(kind: str, item: str) -> str:

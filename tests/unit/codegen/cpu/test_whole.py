@@ -18,7 +18,7 @@ from tests.support.native_kernels import Array, row_major
 from tests.support.one_op import bits, random_array
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.llvm import emit_module
-from weft.codegen.cpu.sorting import Items
+from weft.codegen.cpu.sorting import Items, kept_at_once
 from weft.codegen.cpu.text import parse_routines, print_routines
 from weft.codegen.cpu.whole import lower_whole, prove_whole
 from weft.foundation.dtypes import (
@@ -183,6 +183,25 @@ def test_order(op: Order, dtype: DType) -> None:
     x = keys(dtype, (op.outer, op.length))
     found = run(op, [x], [dtype], SI64, op.outer * op.count)
     assert found.tolist() == op.evaluate(x).tolist()
+
+
+@pytest.mark.parametrize("count", [1, 5, 16, 17, 40])
+@pytest.mark.parametrize("dtype", [F32, F64, SI8, SI32, UI64, BF16], ids=str)
+def test_the_first_few_of_long_rows(dtype: DType, count: int) -> None:
+    """Rows in any order, in ascending and descending order, and of equal elements."""
+    rows = keys(dtype, (4, 500))
+    order = np.argsort(rows[1].astype(np.float64), kind="stable")
+    rows[1], rows[2], rows[3] = rows[1][order], rows[1][order[::-1]], rows[3, 0]
+    for descending in (False, True):
+        op = Order(4, 500, count, descending=descending)
+        found = run(op, [rows], [dtype], SI64, op.outer * op.count)
+        assert found.tolist() == op.evaluate(rows).tolist()
+
+
+def test_only_few_of_a_row_are_kept_where_few_are_wanted() -> None:
+    assert kept_at_once(500, 5) == kept_at_once(500, 16) == 32
+    assert kept_at_once(500, 40) == 160
+    assert kept_at_once(500, 100) == kept_at_once(60, 5) == 0
 
 
 @pytest.mark.parametrize(

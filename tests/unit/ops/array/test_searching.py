@@ -138,6 +138,18 @@ def test_unique(dtype: str) -> None:
         agrees(weft.unique_inverse(t).inverse_indices, inverse.reshape(shape))
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint64"])
+def test_integers_that_lie_near_one_another_or_far_apart(dtype: str) -> None:
+    ends, rng = np.iinfo(dtype), np.random.default_rng(0)
+    near = rng.integers(max(ends.min, -100), 100, (20, 30)).astype(dtype)
+    far = np.where(near > 50, near.dtype.type(ends.max), near)
+    for given in (near, far, np.array([ends.min, ends.max, ends.min], dtype)):
+        found = weft.unique_all(weft.asarray(given))
+        wanted = np.unique(given, return_index=True, return_inverse=True, return_counts=True)
+        for one, other in zip(found, wanted, strict=True):
+            assert one.numpy().reshape(-1).tolist() == other.reshape(-1).tolist()
+
+
 def test_every_nan_is_distinct() -> None:
     found = weft.unique_counts(weft.asarray([NAN, 1.0, NAN, 1.0]))
     agrees(found.values, [1.0, NAN, NAN], "float32")

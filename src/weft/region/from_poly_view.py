@@ -50,6 +50,7 @@ from weft.region.ir import Chain, Kernel, Module, OpaqueCall, Output, Pattern, T
 from weft.region.writing.emit import Root, Source, View, makes_up
 from weft.region.writing.folds import in_one_pass
 from weft.region.writing.layouts import Layout, contraction_layouts, with_channels_last
+from weft.region.writing.reading_order import with_products_as_read
 from weft.region.writing.repeated_sums import with_single_sums
 from weft.region.writing.spread_factors import with_spread_factors
 from weft.target.target import Kind, Target
@@ -74,7 +75,7 @@ def lower_scop(
     param or state."""
     found: dict[str, Module] = {}
     scop = with_single_sums(with_spread_factors(scop, target), target)
-    scop = with_channels_last(scop, target)
+    scop = with_products_as_read(with_channels_last(scop, target), target)
     lowering = _Lowering(scop, graph, target, roles or {}, fuse)
     for what, module in lowering.run():
         joined = module

@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import field
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from weft.foundation.dims import static
 from weft.foundation.dtypes import BF16, F16
@@ -108,6 +108,8 @@ def _find_layout(block: PolyBlock, access: Access) -> Layout | None:
 
 
 _T = TypeVar("_T")
+Readers: TypeAlias = Mapping[str, list[tuple[PolyBlock, Access]]]
+"""What reads a block or an input, and how, by its name."""
 _WORTH: Final = 1 << 22
 """Products of a convolution from which the order of its images matters."""
 _LINE: Final = 8
@@ -115,7 +117,7 @@ _LINE: Final = 8
 _FEWEST: Final = 16
 """Channels of an image; fewer are no line of their own."""
 _KINDS: Final = (BlockKind.EWISE, BlockKind.REDUCE, BlockKind.MOVEMENT, BlockKind.CONTRACTION)
-_IN_ORDER: Final = frozenset({"iota", "words", "check"})
+COUNTED: Final = frozenset({"iota", "words", "check"})
 """What counts the elements of a block in the order of its axes."""
 
 
@@ -123,13 +125,13 @@ def with_channels_last(scop: Scop, target: Target) -> Scop:
     """The view with the channels of images last, on a machine whose copies want them so."""
     if not target.has("mma.sync"):
         return scop
-    images = _Images(scop, _fixed_blocks(scop))
+    images = _Images(scop, fixed_blocks(scop))
     images.spread()
     orders = {name: images.order(name) for name in images.channels if images.can_turn(name)}
     for name, order in _products_read_across(scop, images).items():
         orders.setdefault(name, order)
     turned = {name: order for name, order in orders.items() if order != tuple(range(len(order)))}
-    return _turn_axes(scop, turned) if turned else scop
+    return turn_axes(scop, turned) if turned else scop
 
 
 def _products_read_across(scop: Scop, images: _Images) -> dict[str, tuple[int, ...]]:
@@ -184,10 +186,7 @@ class _Images:
     channels: dict[str, frozenset[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.readers: dict[str, list[tuple[PolyBlock, Access]]] = {}
-        for block in self.scop.blocks:
-            for access in block.accesses:
-                self.readers.setdefault(access.tensor, []).append((block, access))
+        self.readers = readers_of(self.scop)
         self.waiting: list[str] = []
 
     def spread(self) -> None:
@@ -248,13 +247,22 @@ class _Images:
         product sums over its channels and its places as they lie."""
         block, places = self.scop.by_name[name], self.channels[name]
         count = math.prod(block.shape[place] for place in places)
-        if name in self.fixed or block.fn in _IN_ORDER or count < _FEWEST or count % _LINE:
+        if name in self.fixed or block.fn in COUNTED or count < _FEWEST or count % _LINE:
             return False
         summed = [_summed_places(self.scop, *read) for read in self.readers.get(name, ())]
         return all(found <= places or not found & places for found in summed)
 
 
-def _fixed_blocks(scop: Scop) -> set[str]:
+def readers_of(scop: Scop) -> Readers:
+    """What reads every block and input."""
+    found: dict[str, list[tuple[PolyBlock, Access]]] = {}
+    for block in scop.blocks:
+        for access in block.accesses:
+            found.setdefault(access.tensor, []).append((block, access))
+    return found
+
+
+def fixed_blocks(scop: Scop) -> set[str]:
     """Blocks that lie as they are: those that are handed out, updates and ops that are carried
     whole with what they read, and what indices are read from."""
     found = {access.tensor for _, access, _ in scop.outputs}
@@ -398,7 +406,7 @@ def _summed_places(scop: Scop, block: PolyBlock, access: Access) -> set[int]:
 # -- blocks in another order ---------------------------------------------------------------------
 
 
-def _turn_axes(scop: Scop, orders: Mapping[str, tuple[int, ...]]) -> Scop:
+def turn_axes(scop: Scop, orders: Mapping[str, tuple[int, ...]]) -> Scop:
     """The view with the axes of some blocks in another order."""
 
     def read(access: Access) -> Access:

@@ -307,7 +307,7 @@ class Fusion:
         if self._is_border(name):
             return None
         spent = sum(found.seconds for found in after)
-        stored = sum(found.seconds for found in before) + self._cost_of_storing(name, len(users))
+        stored = sum(found.seconds for found in before) + self._cost_of_storing(name, users)
         self.weighed[name, ""] = Weighed(name, spent, stored)
         # Each kernel that reads it, with it inside, against all of them reading it, and one that
         # stores it. What else will be decided later is not known here: blocks are visited once.
@@ -356,11 +356,14 @@ class Fusion:
         points = self._points(name)
         return tensor.dtype in INDICES and _EDGES * math.prod(tensor.shape) <= points
 
-    def _cost_of_storing(self, name: str, users: int) -> float:
-        """The time it takes to store a block that several kernels read: a kernel of its own, or
-        what it adds to the kernel of a contraction that nobody else reads, as its last step."""
+    def _cost_of_storing(self, name: str, users: Sequence[str]) -> float:
+        """The time it takes to store a block that several kernels read, or one that computes it
+        more often than it has elements: a kernel of its own, or what it adds to the kernel of a
+        contraction that nobody else reads, as its last step."""
         alone = self._seconds(name)
-        chain = self._private_chain(name) if users > 1 else []
+        on_cpu = self.target.kind is Kind.CPU
+        again = on_cpu and any(self._points(user) > self._points(name) for user in users)
+        chain = self._private_chain(name) if again or len(users) > 1 else []
         if not chain:
             return alone
         try:

@@ -11,7 +11,7 @@ from examples.gpt import Shape, build_gpt
 from tests.support.lowered import lowered
 from weft.foundation.dtypes import I1
 from weft.ptir import Builder, Program
-from weft.region.ir import Pattern, Unary, walk
+from weft.region.ir import Binary, Pattern, Unary, walk
 from weft.tiny.from_ptir import lower_program
 
 
@@ -54,6 +54,20 @@ def test_a_layer_of_a_transformer_is_seven_kernels_and_computes_nothing_twice() 
     ]
     per_layer = [(row, "rsqrt"), (attention, "exp"), (row, "rsqrt"), (product, "gelu")]
     assert functions == [*per_layer * 2, (row, "rsqrt")]
+
+
+def test_what_windows_that_overlap_read_is_the_last_step_of_a_convolution() -> None:
+    """A pool reads an activation more than twice an element, and would compute it as often."""
+    given = [(1, 3, 40, 40), (16, 3, 3, 3), (16, 1, 1), (16, 1, 1)]
+    arrays = [weft.asarray(np.ones(shape, np.float32)) for shape in given]
+
+    def stem(x: weft.Tensor, w: weft.Tensor, scale: weft.Tensor, shift: weft.Tensor) -> weft.Tensor:
+        return F.max_pool2d(F.relu(F.conv2d(x, w) * scale + shift), 3, stride=2, padding=1)
+
+    module = lowered(lower_program(weft.jit(stem).program(*arrays))).module
+    conv, pool = module.kernels
+    assert (conv.pattern, pool.pattern) == (Pattern.CONV, Pattern.ROW)
+    assert not any(isinstance(let.expr, Unary | Binary) for let in walk(pool.body))
 
 
 @pytest.mark.parametrize("window", [None, 100])

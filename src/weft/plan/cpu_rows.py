@@ -44,6 +44,8 @@ KEPT_BYTES: Final = 256 * 1024
 """Memory of a thread for the kept values of one tile: well inside a second-level cache."""
 _CHEAP: Final = frozenset(str(fn) for fn, row in FUNCTIONS.items() if row.operations == 1)
 """Functions that are not worth a store and a load."""
+_EVERY_SECOND: Final = 16
+"""Lanes of vectors that are read with one element in two left out."""
 _SIDE_BY_SIDE: Final = 16
 """Vectors of neighbouring columns that are reduced together: as many as registers hold."""
 _PIECES: Final = 8
@@ -105,17 +107,19 @@ def contiguous_axis(
     kernel: Kernel, strides: Mapping[str, Sequence[int]], lanes: int = 1
 ) -> str | None:
     """The axis along which most accesses are to neighbouring elements, of those first that fill at
-    least half of a vector; of equals the innermost, of those first that fill a whole one."""
+    least half of a vector; of equals the innermost, of those first that fill a whole one. Wide
+    vectors read every second element as two vectors, which is not held against an axis."""
     addresses = [
         linear(let.expr.index, strides[let.expr.tensor])
         for let in kernel.body
         if isinstance(let.expr, Read)
     ]
     addresses += [linear(o.index, strides[o.tensor]) for o in kernel.outputs]
+    fair = (0, 1, 2) if lanes >= _EVERY_SECOND else (0, 1)
     best, chosen = (False, 0, False), None
     for axis in kernel.axes:
         steps = [coefficient(address, axis.name) for address in addresses]
-        score = sum(step == 1 for step in steps) - 2 * sum(step not in (0, 1) for step in steps)
+        score = sum(step == 1 for step in steps) - 2 * sum(step not in fair for step in steps)
         rank = (2 * axis.size >= lanes, score, axis.size >= lanes)
         if axis.size > 1 and score >= 0 and rank >= best and any(step == 1 for step in steps):
             best, chosen = rank, axis.name

@@ -418,35 +418,11 @@ class Code:
         call = f"call {loaded} @{full}(ptr {pointer}, i32 {align}, {mask}, {fill})"
         return self.result(call, kind, lanes)
 
-    def every_second(self, kind: str, pointer: str, lanes: int, align: int) -> Val:
-        """Elements 0, 2, 4, ...: of two vectors that begin at the first and end at the last."""
-        low = self.load(kind, pointer, lanes, align)
-        after = self.pointer(pointer, kind, number(lanes - 1, "i64"))
-        high = self.load(kind, after, lanes, align)
-        return self._every_second_of(low, high)
-
-    def every_second_masked(self, kind: str, pointer: str, mask: Val, fill: Val, align: int) -> Val:
-        """Elements 0, 2, 4, ... where the mask holds, and the fill elsewhere."""
-        lanes = mask.lanes
-        half = lanes // 2
-        first = [n // 2 if n % 2 == 0 else lanes for n in range(lanes)]
-        last = [half + n // 2 if n % 2 else lanes for n in range(lanes)]
-        parts = []
-        for start, taken in ((0, first), (lanes - 1, last)):
-            chosen = ", ".join(f"i32 {lane}" for lane in taken)
-            some = f"shufflevector {mask}, {mask.type} zeroinitializer, <{lanes} x i32> <{chosen}>"
-            place = self.assign(f"getelementptr {kind}, ptr {pointer}, i64 {start}", "ptr").text
-            parts.append(self.masked_load(kind, place, self.assign(some, "i1", lanes), fill, align))
-        return self._every_second_of(*parts)
-
-    def _every_second_of(self, low: Val, high: Val) -> Val:
-        """Elements 0, 2, 4, ... of two vectors, the second of which begins where the first ends."""
-        lanes = low.lanes
-        half = lanes // 2
-        taken = [2 * n if n < half else lanes + 2 * n - (lanes - 1) for n in range(lanes)]
-        mask = ", ".join(f"i32 {lane}" for lane in taken)
-        text = f"shufflevector {low}, {high}, <{lanes} x i32> <{mask}>"
-        return self.assign(text, low.scalar, lanes)
+    def masked_store(self, value: Val, pointer: str, mask: Val, align: int) -> None:
+        """The lanes of a vector for which a mask holds; nothing in the place of the others."""
+        full = f"llvm.masked.store.v{value.lanes}{_SUFFIX.get(value.scalar, value.scalar)}.p0"
+        self.declared[full] = f"declare void @{full}({value.type}, ptr, i32, {mask.type})"
+        self.line(f"call void @{full}({value}, ptr {pointer}, i32 {align}, {mask})")
 
     def prefetch(self, place: str, *, writes: bool = False) -> None:
         """A hint that memory near a place, which need not exist, will be read or written once."""

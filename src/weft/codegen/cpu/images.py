@@ -24,7 +24,7 @@ from itertools import product
 
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.blocked import Block, BlockedContraction, first_apart
-from weft.codegen.cpu.panels import Cut, close, cuts, halves, repeat
+from weft.codegen.cpu.panels import MANY_LANES, Cut, close, cuts, halves, repeat
 from weft.codegen.cpu.scopes import LANES, SERIAL, UNROLLED, Scope
 from weft.codegen.cpu.tiling import AxisTiling, Blocking, Segment, Tiling, segments
 from weft.foundation.dtypes import DType
@@ -383,13 +383,14 @@ class ImageContraction(BlockedContraction):
 
     def _finish_block(self, root: Scope, block: Block) -> None:
         """The sums are read back, and everything after them is computed: with lanes along lines, or
-        across rows where results lie so."""
+        across rows where results lie so. Wide vectors store every second element of a line."""
         along = self.image.windows[-1].place
         rows = self.a.axes[-1]
         steps = [
             self._step_of(output.tensor, output.index, along) for output in self.kernel.outputs
         ]
-        across = 1 not in steps and self._size(self.a.axes) == self.kernel.sizes[rows]
+        near = {1, 2} if self.lanes >= MANY_LANES else {1}
+        across = near.isdisjoint(steps) and self._size(self.a.axes) == self.kernel.sizes[rows]
         if across and block.rows >= self.lanes:
             self._finish_rows(root, block)
         else:

@@ -253,7 +253,7 @@ class Loads:
             return code.load(kind, place, lanes if step == 1 else 1, align)
         if step == 2 and self._joins_every_second(lanes):
             place = indices.pointer(base, kind, address)
-            return code.every_second(kind, place, lanes, align)
+            return self._every_second(kind, place, lanes, align)
         parts = [
             code.load(kind, indices.pointer(base, kind, address, lane), 1, align)
             for lane in range(lanes)
@@ -299,7 +299,7 @@ class Loads:
             inside = indices.inside(load.guards, 0)
             address = code.select(inside, indices.value(load.address), number(0, "i64"))
             place = code.pointer(base, kind, address)
-            read = code.every_second if every_second else code.load
+            read = self._every_second if every_second else code.load
             return code.select(
                 inside, self.formats.from_storage(read(kind, place, lanes, align), dtype), fill
             )
@@ -307,7 +307,7 @@ class Loads:
             mask = indices.inside_lanes(load.guards)
             place = code.far_pointer(base, kind, indices.value(load.address))
             fill = self.formats.to_storage(code.spread(fill, lanes), dtype)
-            read_some = code.every_second_masked if every_second else code.masked_load
+            read_some = self._every_second_masked if every_second else code.masked_load
             return self.formats.from_storage(read_some(kind, place, mask, fill, align), dtype)
         if step == 1 and self._moves_evenly(load.guards) and self._has_room(load.buffer, lanes):
             return self._around_the_edge(load, fill)
@@ -344,10 +344,50 @@ class Loads:
             parts.append(code.select(inside, self.formats.from_storage(raw, dtype), fill))
         return code.gather_lanes(parts) if lanes > 1 else parts[0]
 
+    def _every_second(self, kind: str, pointer: str, lanes: int, align: int) -> Val:
+        """Elements 0, 2, 4, ...: of two vectors that begin at the first and end at the last."""
+        low = self.code.load(kind, pointer, lanes, align)
+        after = self.code.pointer(pointer, kind, number(lanes - 1, "i64"))
+        high = self.code.load(kind, after, lanes, align)
+        return self._every_second_of(low, high)
+
+    def _every_second_masked(
+        self, kind: str, pointer: str, mask: Val, fill: Val, align: int
+    ) -> Val:
+        """Elements 0, 2, 4, ... where the mask holds, and the fill elsewhere."""
+        lanes = mask.lanes
+        half = lanes // 2
+        first = [n // 2 if n % 2 == 0 else lanes for n in range(lanes)]
+        last = [half + n // 2 if n % 2 else lanes for n in range(lanes)]
+        parts = []
+        for start, taken in ((0, first), (lanes - 1, last)):
+            chosen = ", ".join(f"i32 {lane}" for lane in taken)
+            some = f"shufflevector {mask}, {mask.type} zeroinitializer, <{lanes} x i32> <{chosen}>"
+            place = self.code.assign(
+                f"getelementptr {kind}, ptr {pointer}, i64 {start}", "ptr"
+            ).text
+            parts.append(
+                self.code.masked_load(kind, place, self.code.assign(some, "i1", lanes), fill, align)
+            )
+        return self._every_second_of(*parts)
+
+    def _every_second_of(self, low: Val, high: Val) -> Val:
+        """Elements 0, 2, 4, ... of two vectors, the second of which begins where the first ends."""
+        lanes = low.lanes
+        half = lanes // 2
+        taken = [2 * n if n < half else lanes + 2 * n - (lanes - 1) for n in range(lanes)]
+        mask = ", ".join(f"i32 {lane}" for lane in taken)
+        text = f"shufflevector {low}, {high}, <{lanes} x i32> <{mask}>"
+        return self.code.assign(text, low.scalar, lanes)
+
+    def has_masks(self, kind: str) -> bool:
+        """Whether one instruction loads or stores some lanes of a vector."""
+        whole = kind in ("float", "double", "i32", "i64") and self.indices.lane_count >= 4
+        return "avx512f" in self.features and whole
+
     def _masks(self, guards: Sequence[Guard], kind: str) -> bool:
         """Whether one instruction loads those lanes whose guards hold, which move by a step."""
-        whole = kind in ("float", "double", "i32", "i64") and self.indices.lane_count >= 4
-        return "avx512f" in self.features and whole and self._moves_evenly(guards)
+        return self.has_masks(kind) and self._moves_evenly(guards)
 
     def _moves_evenly(self, guards: Sequence[Guard]) -> bool:
         """Whether guards move by the same step from each lane to the next."""

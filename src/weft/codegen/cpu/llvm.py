@@ -379,7 +379,8 @@ class _Emitter:
         self._select(store.places)
         dtype = self.routine.dtype_of(store.buffer)
         value = self.formats.to_storage(self._value(store.value), dtype)
-        write_store(self.code, self.indices, store, value, self.pointers[store.buffer], dtype)
+        base, masks = self.pointers[store.buffer], self.loads.has_masks(value.scalar)
+        write_store(self.code, self.indices, store, value, base, dtype, masks=masks)
 
     # -- computing -------------------------------------------------------------------------------
 

@@ -1,22 +1,29 @@
-"""Stores as LLVM code: a vector at once where its lanes are neighbours, else lane by lane; only the
-lanes whose guards hold, where there are guards.
+"""Stores as LLVM code: a vector at once where its lanes are neighbours, two where they are every
+second element and some lanes of a vector can be stored, else lane by lane; only the lanes whose
+guards hold, where there are guards.
 """
 
 from __future__ import annotations
 
 from weft.codegen.cpu import ir
-from weft.codegen.cpu.code import Code, Val, type_of
+from weft.codegen.cpu.code import Code, Val, number
 from weft.codegen.cpu.formats import storage_type
 from weft.codegen.cpu.index_code import IndexCode
 from weft.foundation.dtypes import DType
 
-_SUFFIX = {"float": "f32", "double": "f64"}
-
 
 def write_store(
-    code: Code, indices: IndexCode, store: ir.Store, value: Val, base: str, dtype: DType
+    code: Code,
+    indices: IndexCode,
+    store: ir.Store,
+    value: Val,
+    base: str,
+    dtype: DType,
+    *,
+    masks: bool,
 ) -> None:
-    """A value as it is stored, written to where a store says."""
+    """A value as it is stored, written to where a store says. With `masks`, one instruction stores
+    some lanes of a vector."""
     kind, align = storage_type(dtype), dtype.storage_bytes
     step = indices.step(store.address)
     one = indices.lanes is None or (step == 0 and value.lanes == 1)
@@ -28,7 +35,10 @@ def write_store(
     value = code.spread(value, lanes)
     if lanes > 1 and step == 1 and _move_evenly(indices, store):
         place = code.far_pointer(base, kind, indices.value(store.address))
-        _masked_store(code, value, place, indices.inside_lanes(store.guards), align)
+        code.masked_store(value, place, indices.inside_lanes(store.guards), align)
+        return
+    if lanes > 1 and step == 2 and masks and not store.guards:
+        _store_every_second(code, value, indices.pointer(base, kind, store.address), align)
         return
     for lane in range(lanes):
         _store_lane(code, indices, store, code.lane(value, lane), base, lane, align)
@@ -50,10 +60,13 @@ def _store_lane(
         write()
 
 
-def _masked_store(code: Code, value: Val, place: str, mask: Val, align: int) -> None:
-    """The lanes of a vector for which a mask holds."""
-    scalar = _SUFFIX.get(value.scalar, value.scalar)
-    name = f"llvm.masked.store.v{value.lanes}{scalar}.p0"
-    kind = type_of(value.scalar, value.lanes)
-    code.declared[name] = f"declare void @{name}({kind}, ptr, i32, {mask.type})"
-    code.line(f"call void @{name}({value}, ptr {place}, i32 {align}, {mask})")
+def _store_every_second(code: Code, value: Val, pointer: str, align: int) -> None:
+    """Lanes to elements 0, 2, 4, ... and nothing between them: each half of the lanes is spread
+    over a vector, of which every second lane is stored."""
+    kind, lanes = value.scalar, value.lanes
+    mask = Val("<" + ", ".join(f"i1 {1 - lane % 2}" for lane in range(lanes)) + ">", "i1", lanes)
+    for first in (0, lanes // 2):
+        taken = ", ".join(f"i32 {first + n // 2}" for n in range(lanes))
+        spread = f"shufflevector {value}, {value.type} poison, <{lanes} x i32> <{taken}>"
+        place = code.pointer(pointer, kind, number(2 * first, "i64"))
+        code.masked_store(code.assign(spread, kind, lanes), place, mask, align)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import weft
 from tests.support.cases import one_in
 from weft.codegen.cpu.tiling import AxisTiling, halved_segments, segments
 from weft.driver.compile import compile_program
@@ -93,3 +94,41 @@ def test_maps_of_few_vectors_have_no_rest(size: int, lanes: list[int]) -> None:
     assert found == lanes
     data = np.arange(size, dtype=np.float32)
     np.testing.assert_array_equal(executable.run([data])[0], data * data)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "si32"])
+@pytest.mark.parametrize("padding", [0, 1])
+def test_windows_that_move_by_two_are_reduced_in_vectors(dtype: str, padding: int) -> None:
+    b = Builder("pool")
+    x = b.param(dtype, [3, 2, 32, 70])
+    least = -np.inf if dtype == "f32" else np.iinfo(np.int32).min
+    window = 2 + padding
+    patches = b.extract_patches(
+        b.transpose(x, [0, 2, 3, 1]), window=[window] * 2, strides=[2, 2], dilation=[1, 1],
+        padding=[(padding, 0), (padding, 0)], pad_value=least,
+    )  # fmt: skip
+    taps = b.reshape(patches, [3, 16, 35, window * window, 2])
+    executable = compile_program(
+        b.build(b.transpose(b.reduce_max(taps, [3]), [0, 3, 1, 2])), wide()
+    )
+    assert "lanes" in executable.stages["cpu"]
+    data = np.random.default_rng(0).integers(-99, 99, (3, 2, 32, 70)).astype(np.float32)
+    data = data.astype({"f32": np.float32, "si32": np.int32}[dtype])
+    ends = ((0, 0), (0, 0), (padding, 0), (padding, 0))
+    padded = np.pad(data, ends, constant_values=int(data.min()))
+    every = np.lib.stride_tricks.sliding_window_view(padded, (window, window), axis=(2, 3))
+    np.testing.assert_array_equal(
+        executable.run([data])[0], every[:, :, ::2, ::2].max(axis=(-1, -2))
+    )
+
+
+@pytest.mark.parametrize("columns", [8, 40])
+def test_phases_of_transposed_convolutions_are_stored_in_vectors(columns: int) -> None:
+    given = np.random.default_rng(0)
+    x = given.standard_normal((1, 8, 9, columns)).astype(np.float32)
+    w = given.standard_normal((8, 32, 2, 2)).astype(np.float32)
+    upward = weft.jit(lambda x, w: weft.functional.conv_transpose2d(x, w, stride=2))
+    executable = compile_program(upward.program(weft.tensor(x), weft.tensor(w)), wide())
+    assert ("llvm.masked.store" in executable.stages["llvm"]) == (columns >= 16)
+    exact = np.einsum("bchw,cfkl->bfhkwl", x.astype(np.float64), w).reshape(1, 32, 18, -1)
+    np.testing.assert_allclose(executable.run([x, w])[0], exact, rtol=1e-5, atol=1e-5)

@@ -69,6 +69,11 @@ the last are as all others. For fewer, sums that are neither cleared before nor 
 worth code of their own."""
 _AHEAD: Final = 8
 """Steps along k between a panel's prefetch from the second cache and its use: a hundred clocks."""
+FAR_AHEAD: Final = 1024
+"""Elements between the prefetch of a panel that lies in memory and its use. The machine foresees no
+further than the end of a page. With filters that are in no near cache a convolution of 512 channels
+at 4 x 4 takes 1.6 ms without prefetches, and 1.48, 1.15, 1.02 and 1.10 with them 128, 512, 1024 and
+2048 elements ahead (Emerald Rapids)."""
 _FINISHED_TOGETHER: Final = 2
 """Vectors of results that are finished side by side: registers hold no more of an activation."""
 
@@ -430,8 +435,13 @@ class BlockedContraction(Panels):
         deep = Scope(inner, self._name("k"), steps, SERIAL)
         if lanes >= MANY_LANES:
             ahead = self._panel_place(self.b, column, axis(deep.var) + _AHEAD, steps)
+            if self.b.lies:
+                ahead = self._panel_place(self.b, column, axis(deep.var), steps) + FAR_AHEAD
             for vector in range(vectors):
                 deep.body.append(ir.Prefetch(self.b.scratch, ahead + vector * lanes))
+            if self.a.lies:
+                far = self._panel_place(self.a, row, axis(deep.var), steps) + FAR_AHEAD
+                deep.body.append(ir.Prefetch(self.a.scratch, far))
         self._multiply_step(deep, (self.a, self.b), (u, v, lane), row, column, steps)
         deep.close()
         self._keep_tile(inner, (u, v, lane), ip, jp, width, adds=adds)

@@ -23,7 +23,7 @@ from dataclasses import replace
 from itertools import product
 
 from weft.codegen.cpu import ir
-from weft.codegen.cpu.blocked import Block, BlockedContraction, first_apart
+from weft.codegen.cpu.blocked import FAR_AHEAD, Block, BlockedContraction, first_apart
 from weft.codegen.cpu.panels import MANY_LANES, Cut, close, cuts, halves, repeat
 from weft.codegen.cpu.scopes import LANES, SERIAL, UNROLLED, Scope
 from weft.codegen.cpu.tiling import AxisTiling, Blocking, Segment, Tiling, segments
@@ -373,6 +373,8 @@ class ImageContraction(BlockedContraction):
         """One tap of one channel: its weights times the image from where it shifts it to."""
         u, v, lane = tile
         vectors = self.b.width // self.lanes
+        if self.a.lies:
+            deep.body.append(ir.Prefetch(self.a.scratch, weights + FAR_AHEAD))
         deep.body.append(ir.LoadRun("a", u, self.a.width, self.a.scratch, weights))
         load = ir.Load("b", self.b.scratch, place + axis(v) * self.lanes + axis(lane))
         deep.body.append(repeat(v, vectors, UNROLLED, repeat(lane, self.lanes, LANES, load)))

@@ -97,3 +97,19 @@ def test_what_a_later_pass_is_the_first_to_read_is_asked_for_in_the_pass_before(
     first, last = passes(text)
     assert {line.split("[")[0] for line in first} == {"prefetch b1", "prefetch b2"}
     assert {line.split("[")[0] for line in last} == {"prefetch b0"}, "the next row"
+
+
+@pytest.mark.parametrize("layer", ["product", "convolution"])
+def test_weights_that_lie_in_panels_are_prefetched_across_pages(layer: str) -> None:
+    """A machine foresees what lies side by side, but not beyond the end of a page."""
+    b = Builder("layer")
+    if layer == "product":
+        x, w = b.param("f32", [32, 128]), b.param("f32", [128, 96])
+        program = b.build(x @ w)
+    else:
+        given = [np.ones((1, 64, 8, 8), np.float32), np.ones((64, 64, 3, 3), np.float32)]
+        conv = weft.jit(lambda x, w: weft.functional.conv2d(x, w, padding=1))
+        program = conv.program(*map(weft.tensor, given))
+    text = weft.compile(program, "x86-64-v4", params=[1]).stages["cpu"]
+    hints = [line.strip() for line in text.splitlines() if "prefetch b1[" in line]
+    assert any(hint.endswith("+ 1024]") for hint in hints), "4 KiB ahead"

@@ -577,5 +577,8 @@ def element_op(let: Let, name: str, names: Mapping[str, str]) -> ElementOp:
             return ElementOp(name, let.dtype, fn, args)
         case Cast():
             return ElementOp(name, let.dtype, "cast", args)
+        case AxisIndex(expr=expr) if not expr.terms:  # element 0 of an axis, say
+            return ElementOp(name, let.dtype, "const", (), expr.constant)
         case _:
+            assert isinstance(let.expr, Select), f"{name} is no function of elements"
             return ElementOp(name, let.dtype, "select", args)

@@ -99,6 +99,21 @@ def test_a_state_may_be_put_together() -> None:
     assert "matmul" not in found
 
 
+@pytest.mark.parametrize("target", ["sm90", "sm80"])
+def test_a_seed_may_be_a_number(target: str) -> None:
+    """What the stream begins with is known then, and read nowhere."""
+
+    def attended(q: Any, k: Any, v: Any, back: Any) -> Any:
+        result, pull = weft.vjp(lambda *x: F.attention(*x, dropout=0.3, seed=3), q, k, v)
+        return (result, *pull(back))
+
+    x = weft.zeros((1, 1, 72, 64), dtype="bf16")
+    program = weft.jit(attended).program(x, x, x, x)
+    assert [name.rstrip("0123456789") for name in kernels(program, target)].count("stream") == 2
+    report = compare(program, inputs_for(program, 3), InterpretedGpu(target))
+    assert report.agrees, str(report)
+
+
 def test_few_queries_drop_in_several_kernels() -> None:
     """The kernel of few queries draws nothing."""
     program = Dropped(queries=4, keys=200).program()

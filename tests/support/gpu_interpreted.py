@@ -1,5 +1,5 @@
 """GPU kernels by their meaning, as a backend: every stage up to the dialect, which is
-interpreted."""
+interpreted. A result that takes over the memory of an operand is written there."""
 
 from __future__ import annotations
 
@@ -90,13 +90,19 @@ class InterpretedExecutable:
     ) -> dict[str, Array]:
         """What a kernel is given, by the names of its code; room for results is `written`."""
         tensors, code = self.compilation["region"].tensors, self.compilation["gpu"]
+        shares = [s for s in self.compilation["memory"].shares if s.kernel == kernel.name]
+        taken = {share.second: share.first for share in shares}
+        arrays = dict(arrays)
         for output in kernel.outputs:
-            tensor = tensors[output.tensor]
+            tensor, first = tensors[output.tensor], taken.get(output.tensor, output.base)
             made = np.empty(tensor.shape, tensor.dtype.numpy)
-            if output.base is not None:
-                made[...] = arrays[output.base].reshape(tensor.shape)
-            else:
+            if first is None:
                 made.reshape(-1).view(np.uint8)[...] = 0xFF
+            else:
+                raw = np.ascontiguousarray(arrays[first]).reshape(-1)
+                made.reshape(-1).view(np.uint8)[...] = raw.view(np.uint8)
+            if output.tensor in taken:
+                arrays[taken[output.tensor]] = made.reshape(-1).view(arrays[first].dtype)
             written[output.tensor] = made
         launch = code.launches[kernel.name]
         made_kernel, names = code.kernels[launch.symbol], buffers(kernel)

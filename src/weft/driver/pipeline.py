@@ -65,7 +65,7 @@ from weft.region.from_poly_view import Fuse, lower_scop
 from weft.region.fusion.merge import fuse_greedily, fuse_nothing
 from weft.region.ir import Module
 from weft.region.prove import holds
-from weft.target.target import Target
+from weft.target.target import Kind, Target
 from weft.tiny import agree as tiny_agree
 from weft.tiny import text as tiny_text
 from weft.tiny import verify as tiny_verify
@@ -201,12 +201,14 @@ MIDDLE: tuple[Stage, ...] = (
     ),
     Stage(
         "memory", "json",
-        enter=lambda c: assign_buffers(c["region"], c.signature.donated_names),
+        enter=lambda c: assign_buffers(
+            c["region"], c.signature.donated_names, in_turn=c.target.kind is Kind.GPU
+        ),
         verify=lambda c: memory_verify.verify(c["memory"]),
         render=memory_text.dumps,
         parse=lambda text, c: memory_text.loads(text),
         agree=lambda read, made, c: memory_agree.agree(
-            read, c["region"], c.signature.donated_names
+            read, c["region"], c.signature.donated_names, in_turn=c.target.kind is Kind.GPU
         ),
     ),
     Stage(

@@ -20,9 +20,11 @@ from weft.region.ir import Module
 _HINT: Final = "shares and offsets in the arena are what a map may choose"
 
 
-def agree(read: BufferMap, module: Module, donated: Iterable[str] = ()) -> None:
+def agree(
+    read: BufferMap, module: Module, donated: Iterable[str] = (), *, in_turn: bool = False
+) -> None:
     """Raise where a map that was read does not fit the kernels."""
-    assignment = Assignment(module, frozenset(donated))
+    assignment = Assignment(module, frozenset(donated), in_turn)
     found = [finding for share in read.shares for finding in _share(share, assignment)]
     if not found:
         # With the shares that were read everything else follows from the kernels: what is worked

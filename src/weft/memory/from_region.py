@@ -43,9 +43,12 @@ ALIGNMENT = 128
 GIVEN = ("input", "param", "state", "constant", "run")
 
 
-def assign_buffers(module: Module, donated: Iterable[str] = ()) -> BufferMap:
-    """Where every tensor of a module lives. `donated` inputs may be overwritten once dead."""
-    assignment = Assignment(module, frozenset(donated))
+def assign_buffers(
+    module: Module, donated: Iterable[str] = (), *, in_turn: bool = False
+) -> BufferMap:
+    """Where every tensor of a module lives. `donated` inputs may be overwritten once dead. Where
+    results of a contraction are made `in_turn`, each reads again what it is made of."""
+    assignment = Assignment(module, frozenset(donated), in_turn)
     assignment.share_all()
     return assignment.result()
 
@@ -81,6 +84,7 @@ class Assignment:
 
     module: Module
     donated: frozenset[str]
+    in_turn: bool = False
     owner: dict[str, str] = field(default_factory=dict)
     shares: list[Share] = field(default_factory=list)
     copies: list[Copy] = field(default_factory=list)
@@ -250,7 +254,7 @@ class Assignment:
     def _look(self, kernel: Kernel) -> _Look:
         found = self._looks.get(kernel.name)
         if found is None:
-            found = self._looks[kernel.name] = _Look(kernel)
+            found = self._looks[kernel.name] = _Look(kernel, in_turn=self.in_turn)
         return found
 
     def _share(self, kernel: Kernel, first: str, second: str, why: str) -> None:
@@ -386,8 +390,9 @@ _SPACES = (
 class _Look:
     """What is asked of a kernel for each of its results and operands."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, *, in_turn: bool) -> None:
         self.kernel = kernel
+        self.in_turn = in_turn and kernel.roles is not None
         self._behind: dict[str, set[str]] = {}
 
     @cached_property
@@ -437,11 +442,12 @@ class _Look:
         return found
 
     def is_read_again(self, output: Output, name: str) -> bool:
-        """Whether the kernel may read a tensor after it has stored an output: what is read in the
-        loop of a reduction is read again behind it, for another output that may come after this
-        one."""
+        """Whether the kernel may read a tensor after it has stored an output, for another output
+        that may come after this one: what is read in the loop of a reduction is read again behind
+        it, and everything is where results are made in turn."""
         reads = [let.name for let in self.reads.get(name, ())]
-        if len(reads) == 1 and reads[0] not in self.inside and reads[0] in self.kernel.lets:
+        once = len(reads) == 1 and reads[0] not in self.inside and reads[0] in self.kernel.lets
+        if once and not self.in_turn:
             return False
         others = (found for found in self.kernel.outputs if found is not output)
         return any(name in self.tensors_behind(other) for other in others)

@@ -184,6 +184,10 @@ GRADIENTS: Final[dict[str, tuple[Case, int]]] = {
     "of the image, stride 2": (Case(size=(8, 8), stride=2), 0),
     "of the image, channels first": (Case(size=(8, 8), layout="first"), 0),
     "of filters that were turned": (Case(size=(8, 8), layout="filters first"), 1),
+    "of filters that were turned, two rows of groups of few channels": (
+        Case(inputs=128, outputs=128, groups=16, size=(16, 16), layout="filters first"),
+        1,
+    ),
     "of the filters, channels first": (Case(size=(8, 8), layout="first"), 1),
     "of the filters, 1-D": (Case(size=(70,), window=(5,), pad=2), 1),
     "of the filters, 3-D": (Case(size=(4, 3, 5), window=(2, 2, 2), pad=0), 1),

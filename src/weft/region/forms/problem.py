@@ -120,9 +120,11 @@ def _of_filters(kernel: Kernel, roles: Roles, image: Image, problem: Problem) ->
     if sizes[image.channels] * word % ROW:
         return None
     own = [name for name in (axes.m if image.side == "lhs" else axes.n) if sizes[name] > 1]
-    if own == [name for name in (*image.taps, image.channels) if name in own]:
+    ordered = [name for name in (*image.taps, image.channels) if name in own]
+    if image.channels in own and own == ordered:
         return problem
-    batch = [name for name in sizes if name in (*axes.batch, *image.taps) and sizes[name] > 1]
+    apart = {*axes.batch, *image.taps} - {image.channels}
+    batch = [name for name in sizes if name in apart and sizes[name] > 1]
     count, alone = math.prod(sizes[name] for name in batch), (image.channels,)
     axes = replace(axes, batch=tuple(batch))
     if image.side == "lhs":

@@ -81,6 +81,9 @@ CASES: Final[dict[str, Case]] = {
     "values of their own width": Case(depth=32, width=96),
     "f16": Case(dtype="f16", causal=True),
     "log-sum-exp": Case(queries=70, keys=70, causal=True, lse=True),
+    "mask beside rows of 256": Case(
+        mask="f32", queries=33, keys=100, heads=1, depth=256, width=256
+    ),
 }
 """By what is special about each."""
 

@@ -280,6 +280,15 @@ def gpu_attention_plans(kernel: Kernel, first: AttentionPlan) -> Iterator[Attent
         )
 
 
+def smaller_blocks(first: AttentionPlan) -> Iterator[AttentionPlan]:
+    """Shorter rings, down to two stages, then fewer keys in a block."""
+    for stages in range(first.stages - 1, 1, -1):
+        yield replace(first, stages=stages)
+    stages = min(first.stages, 2)
+    for keys in range(first.tile_kv - _KEY_STEP, 0, -_KEY_STEP):
+        yield replace(first, tile_kv=keys, stages=stages)
+
+
 def _few_plans(first: AttentionPlan) -> Iterator[AttentionPlan]:
     """More and fewer parts, and shorter rings."""
     for parts, stages in product((1, 2, 3, 4), (2, 3, 4, 6)):

@@ -3,7 +3,8 @@ refuses it, the next best one.
 
 On GPUs a contraction is tried with the matrix instructions of its target (without a deferred
 epilogue where its result does not suit one), then with those of SM80, then with multiply-adds of
-single numbers in tiles, then with plain loops; why is kept as a note of the plan set.
+single numbers in tiles, then with plain loops; an attention with fewer and fewer keys in a block,
+as masks may leave no room in shared memory. Why is kept as a note of the plan set.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from weft.driver.code import gpu_together
 from weft.driver.code.gpu_coalescing import coalesced
 from weft.foundation.errors import Finding
 from weft.memory.ir import BufferMap, lie_alike
+from weft.plan.attention import smaller_blocks
 from weft.plan.from_region import first_plan, gpu_map_plan, plan_keys, plan_module
-from weft.plan.ir import Header, MapPlan, MmaPlan, Plan, PlanSet, RowPlan
+from weft.plan.ir import AttentionPlan, Header, MapPlan, MmaPlan, Plan, PlanSet, RowPlan
 from weft.plan.multiply_adds import fma_plan
 from weft.plan.rows import gpu_row_plan
 from weft.plan.slabs import has_slabs
@@ -193,6 +195,8 @@ def _findings(
 
 def _other_plans(kernel: Kernel, module: Module, first: Plan, target: Target) -> Iterator[Plan]:
     header = Header(target.name, first.header.kernel)
+    if isinstance(first, AttentionPlan):
+        yield from smaller_blocks(first)
     problem = problem_of(kernel)
     is_sm80 = isinstance(first, MmaPlan) and first.arch == "sm80"
     if isinstance(first, MmaPlan) and first.deferred_epilogue:

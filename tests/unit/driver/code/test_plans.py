@@ -10,12 +10,16 @@ import pytest
 
 from benchmarks.gemm_kernels import Contraction, references, region_kernel
 from tests.support import kernels
+from tests.support.gpu_attention import Case
 from weft.codegen.gpu import templates
 from weft.driver.code.plans import choose_plans
+from weft.driver.pipeline import run_pipeline
+from weft.driver.signature import make_signature
+from weft.driver.stages.compilation import Compilation
 from weft.foundation.dtypes import BF16, F16, F32
 from weft.memory.from_region import assign_buffers
 from weft.plan.from_region import plan_kernel
-from weft.plan.ir import MmaPlan, Plan, RowPlan
+from weft.plan.ir import AttentionPlan, MmaPlan, Plan, RowPlan
 from weft.plan.tensor_cores import sm90_plan
 from weft.region.ir import Module, Tensor, problem_of
 from weft.target.known import target_named
@@ -157,3 +161,17 @@ def test_empty_contractions_become_tiles() -> None:
         "linear: no sm90 plan: the contraction has an empty axis",
         "linear: no sm80 plan: the contraction has an empty axis",
     )
+
+
+@pytest.mark.parametrize("target", ["sm80", "sm90"])
+@pytest.mark.parametrize("mask", ["bf16", "f32", "i1"])
+@pytest.mark.parametrize("depth", [128, 192, 256])
+def test_attention_has_room_for_masks(depth: int, mask: str, target: str) -> None:
+    """Blocks of keys are smaller, where a block of a mask lies beside them in shared memory."""
+    for keys in (200, 520):
+        case = Case(heads=1, queries=100, keys=keys, depth=depth, width=depth, mask=mask)
+        program = case.program()
+        made = Compilation(program, target_named(target), make_signature(program))
+        plans = run_pipeline(made, until="plan")["plan"]
+        kinds = [type(plans.of(name)) for name in plans.kernels]
+        assert AttentionPlan in kinds, case

@@ -35,6 +35,7 @@ from weft.foundation.index_expr import (
     substitute,
 )
 from weft.foundation.records import dataclass, replace
+from weft.region.fitting.aligned import with_aligned_operands
 from weft.region.fitting.image_copies import (
     FEWEST,
     LINE,
@@ -108,18 +109,23 @@ def with_patches(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) 
         if patches.tensor.bytes > _MOST_BYTES:
             continue
         product = _of_patches(kernel, roles, board, moved, patches)
+        known = {**tensors, patches.tensor.name: patches.tensor}
+        # The other operand has its channels before its places, where images have theirs first.
+        (*copies, product), between = with_aligned_operands(product, known, target)
+        known |= {tensor.name: tensor for tensor in between}
+        first, fresh = (patches.kernel, *copies), (patches.tensor, *between)
         if not target.has("wgmma"):
             # Warps multiply whole lines of channels; what zeros come to is left where it is stored.
             whole = _pad_to_line(product.sizes[board.channels])
             padded = with_size(product, board.channels, whole)
-            if not suits_units(padded, {**tensors, patches.tensor.name: patches.tensor}, target):
+            if not suits_units(padded, known, target):
                 continue
             ordered, matrix = cut_off(product, padded, tensors)
-            return (patches.kernel, *ordered), (patches.tensor, matrix)
+            return (*first, *ordered), (*fresh, matrix)
         made = _stored_as_a_matrix(product, tensors)
         if made is None:
-            return (patches.kernel, product), (patches.tensor,)
-        return (patches.kernel, *made[0]), (patches.tensor, *made[1])
+            return (*first, product), fresh
+        return (*first, *made[0]), (*fresh, *made[1])
     return None
 
 

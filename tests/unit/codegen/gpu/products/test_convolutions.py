@@ -23,8 +23,11 @@ from weft.codegen.gpu.interp import Hazard, Timing, run
 from weft.codegen.gpu.ir.scalar import Lit
 from weft.codegen.gpu.spelling.print import cuda
 from weft.codegen.gpu.spelling.text import parse_module, print_module
+from weft.driver.pipeline import run_pipeline
+from weft.driver.signature import make_signature
+from weft.driver.stages.compilation import Compilation
 from weft.ptir import Program
-from weft.region.fitting import image_copies, joined_groups
+from weft.region.fitting import aligned, image_copies, joined_groups
 from weft.region.ir import Pattern
 from weft.target.known import target_named
 from weft.testing.compare import compare
@@ -98,17 +101,29 @@ def test_a_nan_stays_in_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_gradients_of_first_layers_are_products_with_windows(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(image_copies, "WORTH", 1)
+    for found in (image_copies, aligned):
+        monkeypatch.setattr(found, "WORTH", 1)
     program = FIRST_LAYERS[name].gradient(1)
     module = through_stages(program, "sm90")["region"]
-    found = [k for k in module.kernels if any(i.endswith("_patches") for i in k.inputs)]
-    assert [k.pattern for k in found] == [Pattern.MATMUL]
+    products = [k for k in module.kernels if any(i.endswith("_patches") for i in k.inputs)]
+    assert [k.pattern for k in products] == [Pattern.MATMUL]
     # Results in another order of taps and channels than the windows' are put in order afterwards.
     assert name != "cut" or any(k.name.endswith("_product") for k in module.kernels)
     if name not in ("channels last", "1-D", "cut"):
         return  # The device runs them all.
     report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
     assert report.agrees, str(report)
+
+
+@pytest.mark.parametrize("target", ["sm90", "sm80"])
+@pytest.mark.parametrize("name", ["channels first", "channels last"])
+def test_gradients_of_first_layers_are_multiplied_by_matrix_units(name: str, target: str) -> None:
+    """Also where images have their channels first: the cotangents' are put last."""
+    program = replace(FIRST_LAYERS[name], size=(64, 64), images=32).gradient(1)
+    made = Compilation(program, target_named(target), make_signature(program))
+    plans = run_pipeline(made, until="plan")["plan"]
+    products = [k for k in made["region"].kernels if k.roles is not None]
+    assert {plans.of(kernel.name).arch for kernel in products} <= {"sm80", "sm90"}
 
 
 @pytest.mark.parametrize("name", one_in(30, CASES))

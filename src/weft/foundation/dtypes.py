@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 import ml_dtypes
 import numpy as np
@@ -159,6 +159,13 @@ ANY = frozenset(ALL)
 INDICES = frozenset({SI32, SI64})
 
 
+_WIDEST: Final = {
+    np.dtype(np.longdouble).name: "float64",
+    np.dtype(np.clongdouble).name: "complex128",
+}
+"""What NumPy's longest numbers are best brought to."""
+
+
 def as_dtype(value: DType | str | Any) -> DType:
     """The dtype meant by a `DType`, a name such as "f32", or a NumPy dtype or scalar type."""
     if isinstance(value, DType):
@@ -178,7 +185,18 @@ def as_dtype(value: DType | str | Any) -> DType:
             f"elements of NumPy dtype {value} are not numbers of one size; bring the array to a "
             f"dtype of numbers, as by x.astype('float32'); the dtypes are {', '.join(BY_NAME)}"
         )
+    if wide := _WIDEST.get(_numpy_name(value)):
+        raise UserError(
+            f"NumPy dtype {_numpy_name(value)} has more digits than any dtype of Weft; bring the "
+            f"array to {wide}, as by x.astype('{wide}')"
+        )
     raise UserError(f"unknown dtype {brief(value)}; the dtypes are {', '.join(BY_NAME)}")
+
+
+def _numpy_name(value: Any) -> str:
+    """The name of a NumPy dtype or scalar type; nothing of anything else."""
+    is_type = isinstance(value, type) and issubclass(value, np.generic)
+    return np.dtype(value).name if isinstance(value, np.dtype) or is_type else ""
 
 
 def as_dtype_or_none(value: Any) -> DType | None:

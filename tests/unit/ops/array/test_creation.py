@@ -302,3 +302,14 @@ def test_numpy_reads_tensors_without_writing_to_them() -> None:
     agrees(x, [1.0, 2.0], "float32")
     assert np.asarray(x, dtype=np.float64).dtype == np.float64
     assert np.array(x, copy=True).flags.writeable
+
+
+@pytest.mark.skipif(np.longdouble == np.float64, reason="the longest float here is f64")
+@pytest.mark.parametrize(
+    ("kind", "wide"), [("longdouble", "float64"), ("clongdouble", "complex128")]
+)
+def test_the_longest_numbers_of_numpy_are_refused_with_what_to_do(kind: str, wide: str) -> None:
+    with pytest.raises(UserError, match=rf"bring the array to {wide}, as by x\.astype\('{wide}'\)"):
+        weft.asarray(np.zeros(3, kind))
+    with pytest.raises(UserError, match="has more digits than any dtype of Weft"):
+        weft.zeros(3, dtype=np.dtype(kind).type)

@@ -29,8 +29,8 @@ from weft.ptir.types import leaves
 _NOWHERE: Final = Origin()
 _WIDEST: Final = 44
 """Letters of a column of a table."""
-_TITLES: Final = ("share", "ms", "calls", "kernel", "op", "line", "layer")
-_NUMBERS: Final = 3
+_TITLES: Final = ("share", "ms", "least", "calls", "kernel", "op", "line", "layer")
+_NUMBERS: Final = 4
 """Columns that are numbers."""
 PROCESSES: Final = (
     "programs as they ran",
@@ -130,8 +130,10 @@ class Profile:
 
     @told
     def table(self, by: str = "kernel", *, most: int | None = 30) -> str:
-        """Share, milliseconds and calls of each kernel, `line`, `layer` or `op`, the most expensive
-        first, with the kernel, op, line and layer that took most of it."""
+        """Share, milliseconds and calls of each kernel, `line`, `layer` or `op`, with the kernel,
+        op, line and layer that took most of it. `least` is what it would take if each kernel took
+        as long as in its fastest call: on a busy machine some calls wait for others. Shares are of
+        that, and the greatest comes first."""
         if by not in KEYS:
             raise UserError(f"a profile has a row for each {' or '.join(KEYS)}, not {by!r}")
         if most is not None and (type(most) is not int or most < 1):
@@ -139,11 +141,23 @@ class Profile:
         groups: dict[tuple[str, ...], list[Span]] = {}
         for span in self.spans:
             groups.setdefault(KEYS[by](span), []).append(span)
-        total = sum(span.seconds for span in self.spans) or 1.0
-        ranked = sorted(groups.values(), key=lambda spans: -sum(s.seconds for s in spans))
-        rows = [_table_row(spans, total, by) for spans in ranked[:most]]
+        least = self._least_seconds()
+        total = sum(least[KEYS["kernel"](span)] for span in self.spans) or 1.0
+        sums = {
+            key: sum(least[KEYS["kernel"](span)] for span in spans) for key, spans in groups.items()
+        }
+        ranked = sorted(groups, key=lambda key: -sums[key])
+        rows = [_table_row(groups[key], sums[key], total, by) for key in ranked[:most]]
         left = len(ranked) - len(rows)
         return _write_rows(rows) + (f"\n... and {left} more" if left > 0 else "")
+
+    def _least_seconds(self) -> dict[tuple[str, ...], float]:
+        """The fastest call of each kernel."""
+        found: dict[tuple[str, ...], float] = {}
+        for span in self.spans:
+            key = KEYS["kernel"](span)
+            found[key] = min(span.seconds, found.get(key, span.seconds))
+        return found
 
     def __str__(self) -> str:
         return self.table() if self.spans else "nothing ran"
@@ -207,12 +221,13 @@ def _event(span: Span, process: int, track: int) -> dict[str, Any]:
     }
 
 
-def _table_row(spans: Sequence[Span], total: float, by: str) -> tuple[str, ...]:
+def _table_row(spans: Sequence[Span], least: float, total: float, by: str) -> tuple[str, ...]:
     seconds = sum(span.seconds for span in spans)
     first = max(spans, key=lambda span: span.seconds)
     names = list(dict.fromkeys(span.name for span in spans))
     several = f"{first.name} and {len(names) - 1} more" if names[1:] else first.name
-    times = f"{seconds / total:.1%}", f"{1e3 * seconds:.3f}", str(len(spans))
+    sums = (f"{1e3 * each:.3f}" for each in (seconds, least))
+    times = f"{least / total:.1%}", *sums, str(len(spans))
     place = first.line + (" ..." if by == "kernel" and len(first.origin.places) > 1 else "")
     layer = first.origin.shared_layers
     if len({span.origin.shared_layers for span in spans}) > 1:

@@ -123,7 +123,8 @@ def test_every_kernel_has_its_op_line_and_layer(
     assert {"blocks[0].qkv", "blocks[1].qkv", "named['last']"} <= {s.layer for s in spans}
     assert [run.program for run in found.runs].count(spans[-1].program) >= 1
     printed = capsys.readouterr().out
-    assert printed.split()[:7] == ["share", "ms", "calls", "kernel", "op", "line", "layer"]
+    titles = ["share", "ms", "least", "calls", "kernel", "op", "line", "layer"]
+    assert printed.split()[:8] == titles
     assert "blocks[1].qkv" in printed
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     told = [event["args"] for event in events if event["args"].get("layer") == "blocks[0].qkv"]
@@ -335,3 +336,12 @@ def test_options_behind_a_script_are_the_scripts(tmp_path: Path) -> None:
     assert "exp" in found.output
     assert "ZeroDivisionError" in found.output
     assert trace.is_file()
+
+
+def test_a_call_that_waited_does_not_come_first() -> None:
+    found = Profile()
+    for name, seconds in (("quick", 0.001), ("quick", 0.9), ("slow", 0.002), ("slow", 0.004)):
+        found.add(name, 1.0, seconds)
+    first, second = found.table().splitlines()[1:]
+    assert first.split()[:5] == ["66.7%", "6.000", "4.000", "2", "slow"]
+    assert second.split()[:5] == ["33.3%", "901.000", "2.000", "2", "quick"]

@@ -21,7 +21,7 @@ class Limits:
     tensor_bytes: int = 16 << 30
     loop_steps: int = 2_000_000
     kernel_steps: int = 1 << 44
-    warned_seconds: int = 60
+    warned_seconds: int = 10
     rank: int = 64
     nesting: int = 64
 

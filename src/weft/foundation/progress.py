@@ -1,7 +1,7 @@
-"""The progress line of a compilation on a terminal: it comes after half a second and is gone when
-the work is done.
+"""The progress line of a compilation, or of a long run, on a terminal: it comes after half a second
+and is gone when the work is done.
 
-Who works says where it is, with `at`; nobody else needs to know. Where standard error is no
+Who compiles says where it is, with `at`; nobody else needs to know. Where standard error is no
 terminal nothing is written, but who gives `aloud` has it told once, in a line that stays: the
 explorer does. Nothing at all is written with WEFT_PROGRESS=off.
 """
@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -37,6 +38,8 @@ class _Line:
         self.count: Count | None = None
         self._stream = stream
         self._patience = patience
+        self._gone = False
+        """Whether there is no terminal any more."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._show, name="weft-progress", daemon=True)
 
@@ -49,20 +52,24 @@ class _Line:
 
     def _show(self) -> None:
         last, shown = "", self._over.wait(self._patience)
-        while not shown:
-            text = str(self)[: shutil.get_terminal_size().columns - 1]
-            if text != last:
-                self._write(_CLEAR + text)
-            last, shown = text, self._over.wait(_BETWEEN)
-        if last:
-            self._write(_CLEAR)
+        try:
+            while not shown:
+                text = str(self)[: shutil.get_terminal_size().columns - 1]
+                if text != last:
+                    self._write(_CLEAR + text)
+                last, shown = text, self._over.wait(_BETWEEN)
+        finally:
+            if last:
+                self._write(_CLEAR)
 
     def _write(self, text: str) -> None:
+        if self._gone:
+            return
         try:
             self._stream.write(text)
             self._stream.flush()
-        except (OSError, ValueError):  # The terminal has gone; that is no reason to stop.
-            self._over.set()
+        except (OSError, ValueError):  # That is no reason to stop.
+            self._gone = True
 
     def begin(self) -> None:
         self._thread.start()
@@ -78,6 +85,32 @@ class _Told(_Line):
     def _show(self) -> None:
         if not self._over.wait(self._patience):
             self._write(f"{self}\n")
+
+
+class _Running(_Line):
+    """The line of a run that somebody waits for."""
+
+    def __init__(self, what: str, estimate: float, stream: TextIO, over: threading.Event) -> None:
+        super().__init__(what, stream, PATIENCE)
+        self._over = over
+        self._estimate, self._began = estimate, time.perf_counter()
+
+    def __str__(self) -> str:
+        taken = time.perf_counter() - self._began
+        about = f", estimated at {self._estimate:,.0f}" if self._estimate >= 1 else ""
+        return f"running {self.what} ... {taken:,.0f} s{about}"
+
+    def wait(self) -> None:
+        """Until the run is over."""
+        self._show()
+
+
+def wait_for(over: threading.Event, what: str, estimate: float) -> None:
+    """Wait for a run that is estimated to take so many seconds, and tell of it meanwhile."""
+    if sys.stderr is None or not is_wanted(sys.stderr):
+        over.wait()
+        return
+    _Running(what, estimate, sys.stderr, over).wait()
 
 
 _LINE: ContextVar[_Line | None] = ContextVar("line", default=None)

@@ -514,13 +514,15 @@ class Program:
         return found
 
     def _call_watched(self, workspace: _Workspace, *how: int) -> int:
-        """A native call with long kernels. After Ctrl-C the kernels are told to stop; those that
-        update something in place only by a second one."""
+        """A native call with long kernels. After Ctrl-C they are told to stop; those that update
+        something in place only by a second one."""
 
         def stop(urgent: bool) -> None:
             workspace.state[native.STOP_WORD] = urgent or self.pauses
 
-        return watched(partial(workspace.call.execute, *how), stop)
+        longest = max(self.artifact.steps, key=self.artifact.nanoseconds)
+        seconds = self.artifact.nanoseconds(longest) / 1e9
+        return watched(partial(workspace.call.execute, *how), stop, longest.label, seconds)
 
     def _output(self, spec: TensorSpec, slot: BufferSlot) -> Callable[[Sequence[Array]], Array]:
         """A function from the inputs of a run to the memory of an output that is none of them:

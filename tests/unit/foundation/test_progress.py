@@ -119,3 +119,36 @@ def test_where_there_is_no_terminal_it_may_be_told_once(monkeypatch: pytest.Monk
     with progress.compiling("@main", quick, aloud=0.0):
         assert not quick.written.wait(0.05)
     assert quick.getvalue() == ""
+
+
+def test_a_long_run_tells_what_it_is_and_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, over = Terminal(), threading.Event()
+    monkeypatch.setattr(progress.sys, "stderr", terminal)
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    threading.Thread(target=lambda: (terminal.written.wait(60), over.set())).start()
+    progress.wait_for(over, "sum0", 2599.6)
+    text = terminal.getvalue()
+    assert text.startswith("\r\x1b[2Krunning sum0 ... 0 s, estimated at 2,600")
+    assert text.endswith("\r\x1b[2K")
+
+
+def test_a_run_tells_nothing_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe, over = io.StringIO(), threading.Event()
+    monkeypatch.setattr(progress.sys, "stderr", pipe)
+    threading.Timer(0.01, over.set).start()
+    progress.wait_for(over, "sum0", 2600.0)
+    assert pipe.getvalue() == ""
+
+
+def test_a_terminal_that_has_gone_does_not_end_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(Terminal):
+        def write(self, text: str) -> int:
+            self.written.set()
+            raise OSError
+
+    terminal, over = Gone(), threading.Event()
+    monkeypatch.setattr(progress.sys, "stderr", terminal)
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    threading.Thread(target=lambda: (terminal.written.wait(60), over.set())).start()
+    progress.wait_for(over, "sum0", 1.0)
+    assert terminal.written.is_set()

@@ -23,7 +23,7 @@ def _python_acts_on_signals() -> Iterator[None]:
 
 
 def test_what_a_call_answers_comes_out() -> None:
-    assert watched(lambda: 7, lambda urgent: None) == 7
+    assert watched(lambda: 7, lambda urgent: None, "sum0", 1.0) == 7
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -44,6 +44,6 @@ def test_the_interrupt_comes_out_when_the_call_has_ended(times: int) -> None:
         return 0
 
     with pytest.raises(KeyboardInterrupt):
-        watched(call, lambda urgent: told[urgent].set())
+        watched(call, lambda urgent: told[urgent].set(), "sum0", 1.0)
     assert ended == [True]
     assert told[1].is_set() == (times == 2)

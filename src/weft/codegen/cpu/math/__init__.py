@@ -83,6 +83,8 @@ _FUSED_NARROW: Final[dict[str, Callable[..., Val]]] = {
     "acosh": fused_hyperbolic.acosh,
 }
 """The same for floats."""
+_ROUNDED: Final = {"trunc": "trunc", "floor": "floor", "ceil": "ceil", "round": "roundeven"}
+"""What LLVM calls the functions that machines with fused multiply-adds have an instruction for."""
 _OF_AVX512: Final[dict[str, Callable[..., Val]]] = {
     "exp_lifted": exponential.exp_lifted_by_scaling,
     "exp_floored": exponential.exp_floored_by_scaling,
@@ -103,6 +105,8 @@ def apply(code: Code, fn: str, *args: Val, fills: bool = False, fused: bool = Fa
     narrow = args[0].scalar == "float"
     if fused and fn in (_FUSED_NARROW if narrow else _FUSED):
         return code.function(f"fused_{fn}", _fused_body(fn), *args)
+    if fused and fn in _ROUNDED:
+        return code.intrinsic(f"llvm.{_ROUNDED[fn]}", *args)
     if fills and fn in _OF_AVX512:
         return code.function(f"{fn}_wide", _wide_body(fn), *args)
     if fn in _NATIVE or not narrow:

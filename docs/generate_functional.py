@@ -23,7 +23,8 @@ HEAD = """\
 `from weft import functional as F`. Each op checks its arguments and adds its instructions to the
 graph; nothing is computed until a tensor is read. NumPy arrays are accepted wherever tensors are.
 Layouts name the axes: N is the batch, C the channels, followed by W, HW or DHW. Softmax and
-activations with an exponential, tanh or erf compute f16 and bf16 in f32 and round once.
+activations with an exponential, tanh or erf, `hardsigmoid` and `hardswish` compute f16 and bf16
+in f32 and round once.
 
 `make docs` generates this page from the functions in `src/weft/ops/functional/`. To change it, edit
 their docstrings.

@@ -312,6 +312,7 @@ def selu(x: Tensor) -> Tensor:
     return capture(capture_elu, checked, ensure_tensor("x", x))
 
 
+@rounded_once
 def capture_hardsigmoid(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
     return _up_to_six(s, x + 3.0) / 6.0
 
@@ -323,8 +324,9 @@ def hardsigmoid(x: Tensor) -> Tensor:
     return capture(capture_hardsigmoid, check_pointwise(x), ensure_tensor("x", x))
 
 
+@rounded_once
 def capture_hardswish(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
-    # The product before the division would leave the range of f16 at 10923.
+    # The product before the division could be infinite.
     return x * (_up_to_six(s, x + 3.0) / 6.0)
 
 

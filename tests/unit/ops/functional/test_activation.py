@@ -161,3 +161,14 @@ def test_logsumexp_of_infinities() -> None:
     np.testing.assert_allclose(
         weft.asarray(x).logsumexp(-1).numpy(), special.logsumexp(wide(x), axis=-1), rtol=1e-6
     )
+
+
+@pytest.mark.parametrize("name", ["hardsigmoid", "hardswish"])
+def test_pieces_of_lines_are_rounded_once(name: str) -> None:
+    x = np.linspace(-4, 4, 1001).astype(np.float16)
+    wide = x.astype(np.float64)
+    share = np.clip(wide + 3, 0, 6) / 6
+    want = (share if name == "hardsigmoid" else wide * share).astype(np.float16)
+    found = getattr(F, name)(weft.asarray(x))
+    assert found.dtype is weft.float16
+    np.testing.assert_array_equal(found.numpy(), want)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 import threading
 
 import pytest
@@ -121,11 +122,19 @@ def test_where_there_is_no_terminal_it_may_be_told_once(monkeypatch: pytest.Monk
     assert quick.getvalue() == ""
 
 
+def end_when_told(terminal: Terminal, over: threading.Event) -> None:
+    def end() -> None:
+        terminal.written.wait(60)
+        over.set()
+
+    threading.Thread(target=end).start()
+
+
 def test_a_long_run_tells_what_it_is_and_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal, over = Terminal(), threading.Event()
-    monkeypatch.setattr(progress.sys, "stderr", terminal)
+    monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
-    threading.Thread(target=lambda: (terminal.written.wait(60), over.set())).start()
+    end_when_told(terminal, over)
     progress.wait_for(over, "sum0", 2599.6)
     text = terminal.getvalue()
     assert text.startswith("\r\x1b[2Krunning sum0 ... 0 s, estimated at 2,600")
@@ -134,7 +143,7 @@ def test_a_long_run_tells_what_it_is_and_how_long_it_takes(monkeypatch: pytest.M
 
 def test_a_run_tells_nothing_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     pipe, over = io.StringIO(), threading.Event()
-    monkeypatch.setattr(progress.sys, "stderr", pipe)
+    monkeypatch.setattr(sys, "stderr", pipe)
     threading.Timer(0.01, over.set).start()
     progress.wait_for(over, "sum0", 2600.0)
     assert pipe.getvalue() == ""
@@ -147,8 +156,8 @@ def test_a_terminal_that_has_gone_does_not_end_the_wait(monkeypatch: pytest.Monk
             raise OSError
 
     terminal, over = Gone(), threading.Event()
-    monkeypatch.setattr(progress.sys, "stderr", terminal)
+    monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
-    threading.Thread(target=lambda: (terminal.written.wait(60), over.set())).start()
+    end_when_told(terminal, over)
     progress.wait_for(over, "sum0", 1.0)
     assert terminal.written.is_set()

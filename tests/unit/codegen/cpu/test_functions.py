@@ -310,3 +310,11 @@ def test_functions_of_floats_need_no_doubles(fn: str) -> None:
     function = weft.jit(lambda *args: getattr(weft, fn)(*args))
     program = function.program(*[weft.asarray(np.ones(4096, np.float32))] * count)
     assert "double" not in str(weft.compile(program, target="aarch64").stages["llvm"])
+
+
+def test_erf_of_floats_is_one_way_where_there_are_fused_multiply_adds() -> None:
+    """No part near zero beside one for the rest, and no branch."""
+    program = weft.jit(weft.erf).program(weft.asarray(np.ones(4096, np.float32)))
+    text = str(weft.compile(program, target="aarch64").stages["llvm"])
+    (found,) = [part for part in text.split("\ndefine ") if "@fused_erf_float_4(" in part[:200]]
+    assert "br " not in found

@@ -81,6 +81,7 @@ _FUSED_NARROW: Final[dict[str, Callable[..., Val]]] = {
     "atan2": fused_angles.atan2,
     "asinh": fused_hyperbolic.asinh,
     "acosh": fused_hyperbolic.acosh,
+    "erf": error_function.fused_erf,
 }
 """The same for floats."""
 _ROUNDED: Final = {"trunc": "trunc", "floor": "floor", "ceil": "ceil", "round": "roundeven"}

@@ -52,12 +52,15 @@ def choose(condition: Handle, yes: Handle | float, no: Handle | float) -> Handle
 def polynomial(coefficients: Sequence[float], x: Handle) -> Handle:
     """The sum of `coefficients[k] * x^k`: linear pairs, then Horner in the square, whose steps wait
     half as often for one another."""
-    pairs = [coefficients[k : k + 2] for k in range(0, len(coefficients), 2)]
-    *first, last = pairs
-    result = x * last[1] + last[0] if len(last) > 1 else last[0]
+    pairs = [
+        x * high + low for low, high in zip(coefficients[::2], coefficients[1::2], strict=False)
+    ]
     square = x * x
-    for low, high in reversed(first):
-        result = square * result + (x * high + low)
+    result = square * coefficients[-1] if len(coefficients) % 2 else pairs.pop()
+    if len(coefficients) % 2:
+        result = result + pairs.pop()
+    for pair in reversed(pairs):
+        result = square * result + pair
     return result
 
 

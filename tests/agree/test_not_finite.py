@@ -43,7 +43,8 @@ CONVOLUTIONS: dict[str, tuple[Case, int | None]] = {
 
 @pytest.fixture
 def small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name in ((image_copies, "WORTH"), (joined_groups, "WORTH"), (phases, "_WORTH")):
+    names = ((image_copies, "WORTH"), (joined_groups, "WORTH"), (phases, "_WORTH"))
+    for module, name in (*names, (phases, "_WORTH_OF_ROWS")):
         monkeypatch.setattr(module, name, 1)
 
 

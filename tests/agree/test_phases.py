@@ -23,6 +23,7 @@ Array = NDArray[Any]
 @pytest.fixture(autouse=True)
 def small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(phases, "_WORTH", 1)
+    monkeypatch.setattr(phases, "_WORTH_OF_ROWS", 1)
 
 
 def names(made: Executable) -> list[str]:
@@ -209,6 +210,7 @@ def test_many_phases_want_as_many_products_each(
     monkeypatch: pytest.MonkeyPatch, worth: int, count: int
 ) -> None:
     monkeypatch.setattr(phases, "_WORTH", worth)
+    monkeypatch.setattr(phases, "_WORTH_OF_ROWS", worth)
     size, window = (7, 7, 6), (3, 3, 3)
     case = Case(
         dtype="f32", layout="first", size=size, window=window, stride=3, inputs=4, outputs=5

@@ -38,7 +38,8 @@ class Board:
     band: int
     lanes: int
     planes: int
-    """One for each tap that goes along neither lines nor columns."""
+    """One for each tap that goes along neither lines nor columns, or a single one for all of them,
+    one after the other, where all results of a piece are summed at a time."""
     rows: int
     width: int
     """Elements between its rows: whole vectors."""
@@ -71,9 +72,10 @@ def board_of(kernel: Kernel, windows: LineWindows, plan: RowPlan) -> Board:
     reach = apart * (taps - 1)
     phases = 1 + max(apart * tap // between % (column.step // between) for tap in range(taps))
     width = round_up(sizes[column.place] + reach // column.step, plan.vector)
-    planes = math.prod(sizes[name] for name in other_taps(kernel, windows))
     below = 0 if row is None else abs(row.apart) * (sizes[row.tap] - 1)
     lines, step = (1, 1) if row is None else (sizes[row.place], row.step)
+    at_once = lines <= plan.lines and sizes[column.place] <= plan.accumulators * plan.vector
+    planes = math.prod(1 if at_once else sizes[name] for name in other_taps(kernel, windows))
     line = planes * phases * width * windows.factor.dtype.storage_bytes
     fitting = (BOARD_BYTES // line - below - 1) // step + 1
     band = min(lines, max(1, fitting // plan.lines) * plan.lines)

@@ -16,6 +16,7 @@ there is not stored.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -40,11 +41,14 @@ from weft.foundation.index_expr import (
 from weft.memory.ir import MemRef
 from weft.plan.ir import RowPlan
 from weft.plan.line_windows import board_of, other_taps
-from weft.region.forms.line_windows import Slide, find_line_windows, moved
+from weft.region.forms.line_windows import Slide, find_line_windows
 from weft.region.ir import Kernel, Let, Output, Read, Tensor
 
 _WRITTEN_OUT = 4
 """Vectors of a line that are copied without a loop."""
+_WRITTEN_TAPS = 32
+"""Taps across lines that are written out; gradients of filters have more of them, one for each line
+of the image."""
 
 
 class LineWindowSums(Reductions):
@@ -63,6 +67,9 @@ class LineWindowSums(Reductions):
             raise InternalError(f"{kernel.name} sums no windows over lines")
         self.windows, self.plan = windows, plan
         self.board = board_of(kernel, windows, plan)
+        self.others = other_taps(kernel, windows)
+        self.in_turn = bool(self.others) and self.board.planes == 1
+        """Whether planes are copied one after the other, each before it is summed."""
         self.scratch = len(self.numbers)
         self.first_line = constant(0)
         """Of the results of a piece."""
@@ -96,7 +103,9 @@ class LineWindowSums(Reductions):
         here = self._unflatten(others, other)
         root.axes.update({name: simplify(place, self.ranges) for name, place in here.items()})
         self.first_line = simplify(number % band.count, self.ranges) * band.extent + band.start
-        self._copy(root, band.extent)
+        self._clear_end(root)
+        if not self.in_turn:
+            self._copy(root, band.extent)
         self._sum_tiles(root, band.extent)
         stop = constant(first + total)
         return ir.For(piece, constant(first), stop, 1, PARALLEL, tuple(root.body))
@@ -105,13 +114,36 @@ class LineWindowSums(Reductions):
 
     def _copy(self, root: Scope, lines: int) -> None:
         """Everything that so many lines of results see."""
-        scope, plane = root, constant(0)
-        opened: list[Scope] = []
-        for name in other_taps(self.kernel, self.windows):
+        opened, scope = self._over_planes(root)
+        self._copy_plane(scope, lines)
+        for made in reversed(opened):
+            made.close()
+
+    def _clear_end(self, root: Scope) -> None:
+        """Behind the last line, where vectors reach over it."""
+        lanes = Scope(root, self._name("l"), self.board.lanes, LANES)
+        end = constant(self.board.elements - self.board.lanes)
+        self._store_nothing(lanes, end + axis(lanes.var))
+        lanes.close()
+
+    def _over_planes(self, root: Scope) -> tuple[list[Scope], Scope]:
+        """Loops over the taps along which no windows slide, and the innermost scope."""
+        opened, scope = list[Scope](), root
+        for name in self.others:
             scope = self._loop_over(scope, name, self.kernel.sizes[name])
             scope.axes[name] = axis(scope.var)
-            plane = plane * self.kernel.sizes[name] + axis(scope.var)
             opened.append(scope)
+        return opened, scope
+
+    def _plane(self, known: dict[str, Expr]) -> Expr:
+        """The plane of the board that has what such taps see."""
+        plane = constant(0)
+        for name in self.others if self.board.planes > 1 else ():
+            plane = plane * self.kernel.sizes[name] + known[name]
+        return plane
+
+    def _copy_plane(self, scope: Scope, lines: int) -> None:
+        plane = self._plane(scope.bindings())
         rows = self.board.rows - self._row_step * (self.board.band - lines)
         for start, count, inside in self._stretches(rows):
             line = self._loop_over(scope, "line", count, start)
@@ -119,12 +151,6 @@ class LineWindowSums(Reductions):
                 place = (plane * self.board.phases + phase) * self.board.rows + axis(line.var)
                 self._copy_line(line, place * self.board.width, phase, inside)
             line.close()
-        for made in reversed(opened):
-            made.close()
-        end = self.board.elements - self.board.lanes
-        lanes = Scope(root, self._name("l"), self.board.lanes, LANES)
-        self._store_nothing(lanes, constant(end) + axis(lanes.var))
-        lanes.close()
 
     @property
     def _row_step(self) -> int:
@@ -143,8 +169,10 @@ class LineWindowSums(Reductions):
         if row is None or not self.first_line.is_constant or len(own) != 1:
             return [(0, rows, None)]
         (guard,) = own
-        first = moved(guard.expr, row).constant + self.first_line.constant * row.step
-        first += self.board.first_row
+        seen = row.where(guard.expr, self.first_line * row.step + self.board.first_row)
+        if not seen.is_constant:
+            return [(0, rows, None)]
+        first = seen.constant
         low = min(rows, max(0, -first))
         high = max(low, min(rows, guard.size - first))
         found = [(0, low, False), (low, high - low, True), (high, rows - high, False)]
@@ -186,28 +214,23 @@ class LineWindowSums(Reductions):
     def _copy_elements(self, inner: Scope, line: Expr, column: Expr, inside: bool | None) -> None:
         """What the image has in a column of a line of the board."""
         image, read, known = self.windows.image, self._image(), inner.bindings()
-        guards = list(read.guards)
-        along = self.windows.column.at
-        last = Guard(read.index[along], self.tensors[read.tensor].shape[along])
-        if last not in guards:
-            # The last vector of a line may reach over the end of the tensor.
-            guards.append(last)
-        where = {self.windows.column.at: (self.windows.column, column + self.board.first_column)}
+        places = [(self.windows.column, column + self.board.first_column)]
         row = self.windows.row
         if row is not None:
-            where[row.at] = (row, line + self.board.first_row + self.first_line * row.step)
+            places.append((row, line + self.board.first_row + self.first_line * row.step))
 
         def at(expr: Expr) -> Expr:
-            for slide, place in where.values():
-                if slide.place in axes_of(expr):
-                    return moved(expr, slide) + place
+            for slide, place in places:
+                expr = slide.where(expr, place)
             return substitute(expr, known)
 
-        if inside and row is not None:
-            guards = [guard for guard in guards if guard not in self._guards_of(row, read)]
-        asked = [Guard(at(guard.expr), guard.size) for guard in guards]
+        in_lines = [] if row is None or not inside else self._guards_of(row, read)
+        asked = [Guard(at(g.expr), g.size) for g in read.guards if g not in in_lines]
+        address = at(linear(read.index, self.refs[read.tensor].strides))
+        if not self._guards_of(self.windows.column, read):
+            # The last vector of a line may reach over the end of the tensor.
+            asked.append(Guard(address, math.prod(self.tensors[read.tensor].shape)))
         kept = tuple(guard for guard in asked if not always(guard, self.ranges))
-        address = linear(tuple(map(at, read.index)), self.refs[read.tensor].strides)
         fill = (0.0 if read.fill is None else read.fill) if kept else None
         inner.body.append(ir.Load(image.name, self.numbers[read.tensor], address, kept, fill))
         factor = self.windows.factor
@@ -265,18 +288,20 @@ class LineWindowSums(Reductions):
     def _loop(
         self, base: Scope, axes: Sequence[str], body: Body, tile: Sequence[Scope] = ()
     ) -> None:
-        """Taps across lines are innermost and written out: then an element is loaded once for all
-        lines of the tile that see it."""
-        row = self.windows.row
+        """Taps across lines are innermost and, if they are few, written out: then an element is
+        loaded once for all lines of the tile that see it."""
+        row, column = self.windows.row, self.windows.column
         down = "" if row is None else row.tap
-        scope, opened = base, list[Scope]()
-        for name in axes:
-            if name != down:
-                scope = self._serial(scope, name, self.kernel.sizes[name])
-                opened.append(scope)
+        opened, scope = self._over_planes(base)
+        if self.in_turn:
+            self._copy_plane(scope, self.board.band)
+        if column.tap:
+            scope = self._serial(scope, column.tap, self.kernel.sizes[column.tap])
+            opened.append(scope)
         if down:
-            var = self._name("down")
-            scope = Scope(scope, var, self.kernel.sizes[down], UNROLLED, {down: axis(var)})
+            var, count = self._name("down"), self.kernel.sizes[down]
+            kind = UNROLLED if count <= _WRITTEN_TAPS else SERIAL
+            scope = Scope(scope, var, count, kind, {down: axis(var)})
             opened.append(scope)
         self._segment_body(scope, tile, None, None, body, "a")
         for made in reversed(opened):
@@ -301,9 +326,6 @@ class LineWindowSums(Reductions):
     def _address(self, known: dict[str, Expr]) -> Expr:
         """Where an element of the board lies."""
         board, row, column = self.board, self.windows.row, self.windows.column
-        plane = constant(0)
-        for name in other_taps(self.kernel, self.windows):
-            plane = plane * self.kernel.sizes[name] + known[name]
         line = constant(0)
         if row is not None:
             line = (known[row.place] - self.first_line) * row.step
@@ -312,7 +334,7 @@ class LineWindowSums(Reductions):
         if column.tap:
             along = known[column.tap] * column.apart - board.first_column
         phase = (along // board.between) % (column.step // board.between)
-        place = (plane * board.phases + phase) * board.rows + line
+        place = (self._plane(known) * board.phases + phase) * board.rows + line
         return place * board.width + known[column.place] + along // column.step
 
     # -- what reaches over the end of a line -----------------------------------------------------

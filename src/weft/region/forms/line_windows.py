@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from weft.foundation.dtypes import F32
-from weft.foundation.index_expr import Axis, Expr, axes_of, axis, coefficient, linear
+from weft.foundation.index_expr import Axis, Expr, FloorDiv, axes_of, axis, coefficient, linear
 from weft.foundation.records import dataclass
 from weft.region.ir import (
     Binary,
@@ -41,10 +41,8 @@ channels of 56 x 56 took 756 us so and 510 with channels in vectors, 5 x 5 on 24
 
 @dataclass(frozen=True)
 class Slide:
-    """An axis of the image along which windows slide."""
+    """An axis of the image along which windows slide: its elements `step * place + apart * tap`."""
 
-    at: int
-    """Which axis of the tensor it is."""
     place: str
     tap: str
     """The kernel's axis of taps; empty where windows are one element wide."""
@@ -52,6 +50,16 @@ class Slide:
     """Elements between neighbouring places."""
     apart: int
     """Elements between neighbouring taps, backwards where negative."""
+
+    @property
+    def axes(self) -> frozenset[str]:
+        return frozenset({self.place, self.tap} - {""})
+
+    def where(self, expr: Expr, along: Expr) -> Expr:
+        """An expression in which the element is `along`."""
+        place, tap = (coefficient(expr, name) for name in (self.place, self.tap))
+        rest = expr - axis(self.place) * place - (axis(self.tap) * tap if self.tap else 0)
+        return rest + along * (place // self.step)
 
 
 @dataclass(frozen=True)
@@ -110,22 +118,55 @@ def _find_windows(
     read = image.expr
     if not isinstance(read, Read) or read.places or not read.index:
         return None
-    assert isinstance(total.expr, Reduce)
-    taps, line = {*total.expr.axes}, _line_of(kernel, tensors)
-    found = (_slide(at, index, taps) for at, index in enumerate(read.index))
-    every = [slide for slide in found if slide is not None and slide.place not in filters]
-    beside = [slide for slide in every if slide.place == line]
-    if not beside and _lies_along(read, line, tensors) and _count_taps(kernel, total) < _MANY_TAPS:
+    address = _address_of(read, tensors)
+    every, line = _slides(kernel, total, read, address), _line_of(kernel, tensors)
+    if every is None:
         return None
-    column = next(iter(beside or [slide for slide in every[::-1] if slide.tap]), None)
+    every = [slide for slide in every if slide.place not in filters]
+    beside = [slide for slide in every if slide.place == line]
+    if not beside and coefficient(address, line) == 1 and _count_taps(kernel, total) < _MANY_TAPS:
+        return None
+    column = next(iter(beside or [slide for slide in every if slide.tap]), None)
     if column is None or kernel.sizes[column.place] < _LEAST_PLACES:
         return None
-    # Lines of windows with neither taps beside nor below one another share nothing.
-    row = next((slide for slide in reversed(every) if slide.tap and slide is not column), None)
-    if not column.tap and row is None:
-        return None
+    row = next((slide for slide in every if slide.tap and slide is not column), None)
     windows = LineWindows(total, let, image, column, row)
-    return windows if _are_apart(read, windows, tensors) else None
+    return windows if _overlap(kernel, windows) and _are_apart(read, address, windows) else None
+
+
+def _address_of(read: Read, tensors: Mapping[str, Tensor]) -> Expr:
+    return linear(read.index, row_major(tensors[read.tensor].shape))
+
+
+def _count_taps(kernel: Kernel, total: Let) -> int:
+    assert isinstance(total.expr, Reduce)
+    return math.prod(kernel.sizes[name] for name in total.expr.axes)
+
+
+def _slides(kernel: Kernel, total: Let, read: Read, address: Expr) -> list[Slide] | None:
+    """The axes of the image along which places go, as indices and guards say them, neighbours in
+    memory first; None where they contradict one another."""
+    assert isinstance(total.expr, Reduce)
+    taps = {*total.expr.axes}
+    said = (*read.index, *(guard.expr for guard in read.guards))
+    found = dict.fromkeys(slide for expr in said if (slide := _slide(expr, taps)) is not None)
+    names = [name for slide in found for name in slide.axes]
+    for slide in found:
+        stride = coefficient(address, slide.place) // slide.step
+        same = coefficient(address, slide.tap) == stride * slide.apart if slide.tap else True
+        if stride < 1 or coefficient(address, slide.place) % slide.step or not same:
+            return None
+    if len(names) != len({*names}):
+        return None
+    return sorted(found, key=lambda slide: coefficient(address, slide.place) // slide.step)
+
+
+def _overlap(kernel: Kernel, windows: LineWindows) -> bool:
+    """Whether neighbouring windows see the same elements, or have several lines of several taps."""
+    sizes = kernel.sizes
+    taps = {slide: sizes[slide.tap] if slide.tap else 1 for slide in windows.slides}
+    shared = any(abs(slide.apart) * (count - 1) >= slide.step for slide, count in taps.items())
+    return shared or (windows.row is not None and windows.column.tap != "")
 
 
 def _line_of(kernel: Kernel, tensors: Mapping[str, Tensor]) -> str:
@@ -136,45 +177,32 @@ def _line_of(kernel: Kernel, tensors: Mapping[str, Tensor]) -> str:
     return min((name for name in steps if steps[name] > 0), key=steps.__getitem__, default="")
 
 
-def _lies_along(read: Read, name: str, tensors: Mapping[str, Tensor]) -> bool:
-    """Whether neighbours along an axis are neighbours in memory."""
-    address = linear(read.index, row_major(tensors[read.tensor].shape))
-    return coefficient(address, name) == 1
-
-
-def _count_taps(kernel: Kernel, total: Let) -> int:
-    assert isinstance(total.expr, Reduce)
-    return math.prod(kernel.sizes[name] for name in total.expr.axes)
-
-
-def _slide(at: int, index: Expr, taps: set[str]) -> Slide | None:
-    """The place and the tap that an axis of the image depends on, if on nothing else."""
-    names = axes_of(index)
+def _slide(expr: Expr, taps: set[str]) -> Slide | None:
+    """The place and the tap that an expression depends on, if on nothing else."""
+    names = axes_of(expr)
     places, own = names - taps, names & taps
-    if len(places) != 1 or len(own) > 1 or not all(isinstance(t, Axis) for t, _ in index.terms):
+    if len(places) != 1 or len(own) > 1 or not all(isinstance(t, Axis) for t, _ in expr.terms):
         return None
     (place,), tap = places, next(iter(own), "")
-    step = coefficient(index, place)
-    apart = coefficient(index, tap) if tap else 1
-    return Slide(at, place, tap, step, apart) if step > 0 else None
+    step = coefficient(expr, place)
+    return Slide(place, tap, step, coefficient(expr, tap) if tap else 1) if step > 0 else None
 
 
-def _are_apart(read: Read, windows: LineWindows, tensors: Mapping[str, Tensor]) -> bool:
-    """Whether slides have axes of their own, and guards ask for nothing but where they are."""
-    own = {slide.at: axes_of(read.index[slide.at]) for slide in windows.slides}
-    if sum(map(len, own.values())) != len(frozenset[str]().union(*own.values())):
-        return False
-    slid = frozenset[str]().union(*own.values())
-    if any(axes_of(i) & slid for at, i in enumerate(read.index) if at not in own):
-        return False
-    for guard in read.guards:
-        beside = [at for at, names in own.items() if axes_of(guard.expr) & names]
-        if len(beside) > 1 or (beside and not (guard.expr - read.index[beside[0]]).is_constant):
+def _are_apart(read: Read, address: Expr, windows: LineWindows) -> bool:
+    """Whether guards ask for nothing but where an element is, and nothing is divided on the way."""
+    for expr in (address, *(guard.expr for guard in read.guards)):
+        quotients = [axes_of(term.value) for term, _ in expr.terms if isinstance(term, FloorDiv)]
+        slid = frozenset[str]().union(*(slide.axes for slide in windows.slides))
+        if any(names & slid for names in quotients):
             return False
-    return read.tensor in tensors
+    for guard in read.guards:
+        beside = [slide for slide in windows.slides if slide.axes & axes_of(guard.expr)]
+        if len(beside) > 1 or any(not _is_along(guard.expr, slide) for slide in beside):
+            return False
+    return True
 
 
-def moved(expr: Expr, slide: Slide) -> Expr:
-    """What an expression has beside the place and the tap of a slide."""
-    own = axis(slide.place) * slide.step
-    return expr - (own + axis(slide.tap) * slide.apart if slide.tap else own)
+def _is_along(expr: Expr, slide: Slide) -> bool:
+    """Whether an expression moves as the elements of a slide do."""
+    steps = [(slide.place, slide.step), *([(slide.tap, slide.apart)] if slide.tap else [])]
+    return all(coefficient(expr, name) == step for name, step in steps)

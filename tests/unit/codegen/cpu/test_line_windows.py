@@ -15,6 +15,7 @@ from weft import functional as F
 from weft.driver.compile import compile_program
 from weft.plan import line_windows
 from weft.ptir import Program
+from weft.region.fitting import phases
 from weft.target.cpu import host
 from weft.target.target import Target
 from weft.testing.compare import compare
@@ -125,6 +126,36 @@ def test_other_windows_are_left_alone(shape: tuple[int, ...], window: tuple[int,
     layer = weft.jit(lambda x, w: F.conv2d(x, w, padding="same", groups=channels))
     plans = json.loads(weft.compile(layer.program(*given), "cpu").stages["plan"])["plans"]
     assert not any(plan.get("lines") for plan in plans)
+
+
+GRADIENTS: dict[str, tuple[tuple[int, ...], int, dict[str, Any]]] = {
+    "unit steps": ((3, 4, 9, 11), 3, {"padding": 1}),
+    "steps of two": ((2, 4, 12, 18), 5, {"padding": 2, "stride": 2}),
+    "many lines": ((1, 2, 40, 40), 3, {"padding": 1}),
+    "as long as lines": ((2, 3, 7, 7), 7, {"padding": 3}),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_agree(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of filters are windows as large as results, with an image for each of a batch; by
+    steps of two an image's are windows whose results lie apart."""
+    monkeypatch.setattr(phases, "_WORTH_OF_ROWS", 1)
+    shape, window, options = GRADIENTS[name]
+    channels = shape[1]
+    source = np.random.default_rng(2)
+    x, w = (source.standard_normal(s) for s in (shape, (channels, 1, window, window)))
+    given = [weft.tensor(each, dtype="f32") for each in (x, w)]
+
+    def loss(x: Any, w: Any) -> Any:
+        return weft.sum(weft.tanh(F.conv2d(x, w, groups=channels, **options)))
+
+    program = weft.jit(weft.grad(loss, (0, 1))).program(*given)
+    document = json.loads(weft.compile(program, "cpu").stages["plan"])
+    lines = {plan["kernel"]: plan.get("lines") for plan in document["plans"]}
+    assert sum(bool(lines[key]) for key in document["kernels"].values()) >= 3
+    report = compare(program, [np.asarray(each) for each in given], "cpu")
+    assert report.agrees, str(report)
 
 
 def test_what_is_no_number_stays_in_its_windows() -> None:

@@ -23,6 +23,8 @@ BOARD_BYTES: Final = 24 << 10
 """Of a copy: half of a first-level cache, where a few lines take less."""
 MOST_BYTES: Final = 256 << 10
 """That a copy may take: a part of a second-level cache."""
+_PIECES: Final = 16
+"""That are left for threads to share, where there are so many tiles of lines."""
 _LINES: Final = 14
 """Lines of a tile: 14 divides the sizes of most images."""
 _BESIDE: Final = 3
@@ -78,6 +80,9 @@ def board_of(kernel: Kernel, windows: LineWindows, plan: RowPlan) -> Board:
     planes = math.prod(1 if at_once else sizes[name] for name in other_taps(kernel, windows))
     line = planes * phases * width * windows.factor.dtype.storage_bytes
     fitting = (BOARD_BYTES // line - below - 1) // step + 1
+    others = math.prod(sizes[name] for name in windows.total.axes)
+    others //= lines * sizes[column.place]
+    fitting = min(fitting, lines * others // _PIECES)
     band = min(lines, max(1, fitting // plan.lines) * plan.lines)
     # Bands of the same size, of whole tiles.
     band = min(lines, round_up(-(-lines // -(-lines // band)), plan.lines))

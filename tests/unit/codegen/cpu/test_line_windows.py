@@ -87,6 +87,13 @@ def test_bands_of_lines_agree(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     assert report.agrees, str(report)
 
 
+def test_planes_of_few_channels_are_several_pieces() -> None:
+    x, w = weft.zeros((1, 2, 112, 20)), weft.zeros((2, 1, 3, 3))
+    layer = weft.jit(lambda x, w: F.conv2d(x, w, padding=1, groups=2))
+    source = compile_program(layer.program(x, w), of_width(512, 32)).stages["cpu"]
+    assert " pieces=16\n" in source
+
+
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("bits", [128, 256])
 def test_narrower_vectors_agree(name: str, bits: int) -> None:

@@ -357,13 +357,12 @@ class Fusion:
         return tensor.dtype in INDICES and _EDGES * math.prod(tensor.shape) <= points
 
     def _cost_of_storing(self, name: str, users: Sequence[str]) -> float:
-        """The time it takes to store a block that several kernels read, or one that computes it
-        more often than it has elements: a kernel of its own, or what it adds to the kernel of a
-        contraction that nobody else reads, as its last step."""
+        """The time it takes to store a block that several kernels read, or one by windows, which
+        may have to compute it several times: a kernel of its own, or what it adds to the kernel of
+        a contraction that nobody else reads, as its last step."""
         alone = self._seconds(name)
-        on_cpu = self.target.kind is Kind.CPU
-        again = on_cpu and any(self._points(user) > self._points(name) for user in users)
-        chain = self._private_chain(name) if again or len(users) > 1 else []
+        windows = self.target.kind is Kind.CPU and any(map(self._reduces_windows, users))
+        chain = self._private_chain(name) if windows or len(users) > 1 else []
         if not chain:
             return alone
         try:
@@ -376,6 +375,10 @@ class Fusion:
         if self._stop(short, whole) is not None:
             return alone
         return min(alone, whole.seconds - short.seconds)
+
+    def _reduces_windows(self, name: str) -> bool:
+        block = self.view.blocks[name]
+        return block.kind is BlockKind.REDUCE and not all(map(reads_in_place, block.accesses))
 
     def _private_chain(self, name: str) -> list[str]:
         """The blocks from what this one reads up to a contraction, each read by the next one alone;

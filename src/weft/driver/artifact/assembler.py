@@ -27,6 +27,7 @@ from weft.memory.ir import BufferMap, Space
 from weft.ptir.ir import Body, Instruction, Program, ValueKey
 from weft.ptir.op import Op
 from weft.ptir.ops import bits, elementwise, functions, indexing, reduction
+from weft.region.fitting.filters import MOST_ROOM
 from weft.region.ir import Kernel, Module
 from weft.region.structure import buffers
 from weft.runtime.artifact import Artifact, BufferSlot, KernelCode, Site
@@ -246,9 +247,6 @@ _GIVEN: Final = ("input", "param", "constant")
 """What a run is handed and only reads."""
 _STAYS: Final = ("param", "constant")
 """What the body of a loop is handed in every turn as in the first."""
-_ROOM: Final = 1.25
-"""How much larger results may be than what they are made of: rows are filled up to whole lines, and
-panels to whole tiles."""
 
 
 def kept_results(
@@ -278,7 +276,7 @@ def kept_results(
         if any(output.base is not None for output in kernel.outputs):
             continue
         taken, given = (sum(tensors[name].bytes for name in names) for names in (made, read))
-        if taken > _ROOM * given:
+        if taken > MOST_ROOM * given:
             continue
         sources |= made
         found |= {name: len(found) + number for number, name in enumerate(sorted(made), 1)}

@@ -52,11 +52,13 @@ def fit(module: Module, target: Target) -> Module:
     tensors, own = dict(module.tensors), dict[str, Tensor]()
     kernels: list[Kernel] = []
     origin = dict(module.origin)
+    read = Counter(name for kernel in module.kernels for name in kernel.inputs)
+    shared = {name for name, count in read.items() if count > 1}
     zeros = {kernel.outputs[0].tensor for kernel in module.kernels if _fills_with_zeros(kernel)}
     for kernel in module.kernels:
         made: list[Kernel] = []
         sorted_here = together.get(kernel.name)
-        prepared, more = _prepare_kernel(kernel, tensors, zeros, sorted_here, target)
+        prepared, more = _prepare_kernel(kernel, tensors, zeros, sorted_here, target, shared)
         fresh = list(more)
         tensors |= {tensor.name: tensor for tensor in more}
         for found in prepared:
@@ -86,11 +88,12 @@ def _prepare_kernel(
     zeros: Collection[str],
     together: tuple[Kernel, ...] | None,
     target: Target,
+    shared: Collection[str],
 ) -> Made:
     """The kernels that take a kernel's place on a machine, and the tensors between them. `together`
-    are the scatters that it sorts the updates of."""
+    are the scatters that it sorts the updates of; several kernels read what is `shared`."""
     if target.kind is not Kind.GPU:
-        return _fit_phases(kernel, tensors, target)
+        return _fit_phases(kernel, tensors, target, shared)
     if kernel.opaque is not None:
         return whole_in_parts(kernel, tensors, zeros, together)
     if kernel.pattern is Pattern.CONV:
@@ -132,7 +135,9 @@ def _fit_rows(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> 
     return tuple(kernels), between
 
 
-def _fit_phases(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Made:
+def _fit_phases(
+    kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, shared: Collection[str]
+) -> Made:
     """A kernel of a CPU by phases; contractions are behind their weights laid out."""
     phases, between = with_phases(kernel, tensors)
     kernels: list[Kernel] = []
@@ -141,7 +146,7 @@ def _fit_phases(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -
         if phase.roles is None:
             prepared, more = _fit_rows(phase, known, target)
         else:
-            prepared, more = with_panels(phase, known, target)
+            prepared, more = with_panels(phase, known, target, shared)
         kernels += prepared
         between += more
     return tuple(kernels), between

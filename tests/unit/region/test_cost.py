@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+import weft
 from tests.support import kernels
 from tests.support.gpu_programs import through_stages
+from weft import functional as F
 from weft.foundation.dtypes import BF16, F32, DType
 from weft.foundation.index_expr import axis
 from weft.ptir import Builder
 from weft.region.cost import kernel_seconds, kernel_work
 from weft.region.forms.widths import access_bytes, vector_bytes
 from weft.region.fusion.resources import live_values, stop_reason
-from weft.region.ir import Kernel, KernelAxis, Module, Output, Pattern, Tensor
+from weft.region.ir import Kernel, KernelAxis, Module, Output, Pattern, Read, Tensor
 from weft.region.row_reads import row_bytes
 from weft.target.known import target_named
 
@@ -42,6 +45,34 @@ def test_rows_are_read_once_if_they_fit_and_once_a_pass_if_not() -> None:
 def test_a_window_counts_what_it_reads() -> None:
     module = kernels.cache_update()
     assert kernel_work(module.kernels[0], module.tensors, CPU).bytes == 2 * 4 * 2 * 3 * 4
+
+
+@pytest.mark.parametrize(("axis", "apart"), [(0, False), (1, True)])
+def test_a_cpu_gathers_one_by_one_along_its_vectors(axis: int, apart: bool) -> None:
+    x, places = weft.asarray(np.ones((40, 40), np.float32)), weft.asarray(np.arange(40))
+    program = weft.jit(lambda x, places: weft.take(x, places, axis=axis)).program(x, places)
+    module = through_stages(program, "cpu")["region"]
+    work = kernel_work(module.kernels[0], module.tensors, CPU)
+    assert (work.vector_seconds > 40 * 40 * CPU.lanes(F32) / CPU.vector_rate(F32)) == apart
+
+
+def test_samples_are_not_made_anew_for_each_sample_of_them() -> None:
+    """Sixteen gathers and more: the larger image is made of the smaller one, which is stored."""
+    rng = np.random.default_rng(0)
+    small, middle = (
+        weft.asarray(rng.standard_normal((1, 8, n, n)).astype(np.float32)) for n in (12, 24)
+    )
+
+    def pyramid(small: weft.Tensor, middle: weft.Tensor) -> weft.Tensor:
+        first = F.interpolate(small, scale_factor=2.0, mode="bilinear") + middle
+        return F.interpolate(first, scale_factor=2.0, mode="bilinear")
+
+    module = through_stages(weft.jit(pyramid).program(small, middle), "cpu")["region"]
+    gathers = [
+        sum(isinstance(let.expr, Read) and bool(let.expr.places) for let in kernel.body)
+        for kernel in module.kernels
+    ]
+    assert 0 < max(gathers) <= 8
 
 
 def test_a_launch_is_never_free() -> None:

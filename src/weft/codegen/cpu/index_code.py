@@ -254,6 +254,11 @@ class Loads:
         if step == 2 and self._joins_every_second(lanes):
             place = indices.pointer(base, kind, address)
             return self._every_second(kind, place, lanes, align)
+        if step == -1 or (step == -2 and self._joins_every_second(lanes)):
+            # The last lane lies first.
+            place = indices.pointer(base, kind, address, lanes - 1)
+            read = code.load if step == -1 else self._every_second
+            return _turn_round(code, read(kind, place, lanes, align))
         parts = [
             code.load(kind, indices.pointer(base, kind, address, lane), 1, align)
             for lane in range(lanes)
@@ -401,3 +406,10 @@ class Loads:
     def _has_room(self, buffer: int, lanes: int) -> bool:
         """Whether a vector can be read from the beginning of a buffer."""
         return buffer < len(self.routine.buffers) and self.routine.buffers[buffer].elements >= lanes
+
+
+def _turn_round(code: Code, value: Val) -> Val:
+    """The lanes of a vector from the last to the first."""
+    order = ", ".join(f"i32 {lane}" for lane in reversed(range(value.lanes)))
+    text = f"shufflevector {value}, {value.type} poison, <{value.lanes} x i32> <{order}>"
+    return code.assign(text, value.scalar, value.lanes)

@@ -14,6 +14,7 @@ import weft
 from tests.support.cases import one_in
 from weft.codegen.cpu.tiling import AxisTiling, halved_segments, segments
 from weft.driver.compile import compile_program
+from weft.foundation.dtypes import as_dtype
 from weft.ptir import Builder, Program
 from weft.target.cpu import host
 from weft.target.target import Target
@@ -132,3 +133,19 @@ def test_phases_of_transposed_convolutions_are_stored_in_vectors(columns: int) -
     assert ("llvm.masked.store" in executable.stages["llvm"]) == (columns >= 16)
     exact = np.einsum("bchw,cfkl->bfhkwl", x.astype(np.float64), w).reshape(1, 32, 18, -1)
     np.testing.assert_allclose(executable.run([x, w])[0], exact, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize("dtype", ["f32", "f64", "si8", "bf16"])
+def test_elements_from_the_last_to_the_first_are_read_in_vectors(dtype: str, step: int) -> None:
+    b = Builder("reversed")
+    x, y = b.param(dtype, [600]), b.param(dtype, [600 // step])
+    backwards = b.take(x, 599 - b.iota("si64", [600 // step], axis=0) * step)
+    executable = compile_program(b.build(y - backwards), wide())
+    given = np.arange(600) % 60
+    sides = [given.astype(as_dtype(dtype).numpy), given[::step].astype(as_dtype(dtype).numpy)]
+    (found,) = executable.run(sides)
+    np.testing.assert_array_equal(found.astype(np.int64), given[::step] - given[::-step])
+    turns = re.compile(r"shufflevector .*, <\d+ x i32> <i32 (\d+), i32 (\d+), i32 (\d+),")
+    orders = [tuple(map(int, m.groups())) for m in turns.finditer(executable.stages["llvm"])]
+    assert any(first - 1 == second == third + 1 for first, second, third in orders)

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
+from weft.codegen.cpu.folding import are_in_order, converted, folded, number_text
 from weft.foundation.errors import InternalError
 from weft.foundation.memo import memo
 
 RARE = 1
 """The number of the node that says how likely the first way of a branch is."""
 _SUFFIX = {"float": "f32", "double": "f64"}
-_LANES_OF_16_BYTES = {"float": 4, "double": 2, "i64": 2, "i32": 4, "i16": 8, "i8": 16}
 _NAMES = re.compile(r"%[\w.]+")
 """The values that an instruction takes."""
 
@@ -51,25 +51,9 @@ def number(value: bool | int | float, scalar: str, lanes: int = 1) -> Val:
     if scalar in ("float", "double"):
         wide = struct.unpack("<f", struct.pack("<f", value))[0] if scalar == "float" else value
         text = f"0x{struct.unpack('<Q', struct.pack('<d', wide))[0]:016X}"
-        return Val(text if lanes == 1 else f"splat ({scalar} {text})", scalar, lanes)
-    return _whole_number(value, scalar, lanes)
-
-
-@memo(1 << 12)
-def _whole_number(value: bool | int | float, scalar: str, lanes: int) -> Val:
-    if scalar == "i1":
-        text = "true" if value else "false"
     else:
-        bits = int(scalar[1:])
-        whole = int(value) % (1 << bits)
-        text = str(whole - (1 << bits) if whole >> (bits - 1) else whole)
+        text = number_text(value, scalar)
     return Val(text if lanes == 1 else f"splat ({scalar} {text})", scalar, lanes)
-
-
-def _are_in_order(a: Val, b: Val) -> bool:
-    """Whether two numbers are known, and the first is less."""
-    known = not (a.text.startswith("%") or b.text.startswith("%"))
-    return known and int(a.text) < int(b.text)
 
 
 def multiples(step: int, scalar: str, lanes: int) -> Val:
@@ -207,25 +191,42 @@ class Code:
     def binary(self, op: str, a: Val, b: Val) -> Val:
         if a.lanes != b.lanes:
             a, b = self.level(a, b)
+        elif a.lanes == 1:
+            known = folded(op, a.scalar, a.text, b.text)
+            if known is not None:
+                return Val(known, a.scalar)
         flags = " contract" if op in ("fadd", "fsub", "fmul") else ""
         return self.assign(f"{op}{flags} {a.type} {a.text}, {b.text}", a.scalar, a.lanes)
 
     def compare(self, op: str, a: Val, b: Val) -> Val:
         """`op` is an LLVM predicate with its instruction: `fcmp olt`, `icmp slt`."""
         a, b = self.level(a, b)
+        known = folded(op, a.scalar, a.text, b.text) if a.lanes == 1 else None
+        if known is not None:
+            return Val(known, "i1")
         return self.assign(f"{op} {a}, {b.text}", "i1", a.lanes)
 
     def select(self, pred: Val, x: Val, y: Val) -> Val:
+        if pred.text in ("true", "false"):
+            x, y = self.level(x, y)
+            return x if pred.text == "true" else y
         pred, x, y = self.level(pred, x, y)
         return self.assign(f"select {pred}, {x}, {y}", x.scalar, x.lanes)
 
     def convert(self, op: str, value: Val, scalar: str) -> Val:
+        known = converted(op, value.scalar, value.text, scalar) if value.lanes == 1 else None
+        if known is not None:
+            return Val(known, scalar)
         kind = type_of(scalar, value.lanes)
         return self.assign(f"{op} {value} to {kind}", scalar, value.lanes)
 
     def intrinsic(self, name: str, *args: Val) -> Val:
         """An overloaded intrinsic on one type, such as `llvm.fma`."""
         values = self.level(*args)
+        if len(values) == 2 and values[0].lanes == 1:
+            known = folded(name, values[0].scalar, values[0].text, values[1].text)
+            if known is not None:
+                return Val(known, values[0].scalar)
         kind = values[0].type
         scalar = _SUFFIX.get(values[0].scalar, values[0].scalar)
         suffix = scalar if values[0].lanes == 1 else f"v{values[0].lanes}{scalar}"
@@ -309,80 +310,14 @@ class Code:
     def gather_lanes(self, parts: list[Val], lanes: int = 0) -> Val:
         """A vector from scalars; its lanes beyond them hold anything."""
         lanes, scalar = lanes or len(parts), parts[0].scalar
+        if len(parts) == lanes and not any(part.text[0] == "%" for part in parts):
+            return Val(f"<{', '.join(map(str, parts))}>", scalar, lanes)
         text = "poison"
+        kind = type_of(scalar, lanes)
         for index, part in enumerate(parts):
-            kind = type_of(scalar, lanes)
             inserted = f"insertelement {kind} {text}, {part}, i64 {index}"
             text = self.assign(inserted, scalar, lanes).text
         return Val(text, scalar, lanes)
-
-    def transposed(self, rows: list[Val]) -> list[Val]:
-        """A vector for every lane of some rows, whose number is a power of two. Halves are
-        interleaved inside of 16 bytes until every lane is where it belongs, and then those are
-        dealt out: steps that machines have instructions for, and that LLVM finds at once. Rows that
-        are several times as long as there are rows are turned in stretches, all of them by the same
-        instructions."""
-        count, lanes = len(rows), rows[0].lanes
-        inner = min(count, _LANES_OF_16_BYTES.get(rows[0].scalar, count))
-        groups = [self._zip_rows(rows[at : at + inner]) for at in range(0, count, inner)]
-        dealt = [
-            self._deal_chunks(list(chunks), inner, count) for chunks in zip(*groups, strict=True)
-        ]
-        rows = [dealt[n % inner][n // inner] for n in range(count)]
-        if lanes == count:
-            return rows
-        return [self._part(rows[n % count], n // count * count, count) for n in range(lanes)]
-
-    def _zip_rows(self, rows: list[Val]) -> list[Val]:
-        """Rows turned in stretches of as many lanes as there are rows."""
-        count = len(rows)
-        for _ in range(count.bit_length() - 1):
-            pairs = zip(rows[: count // 2], rows[count // 2 :], strict=True)
-            rows = [half for a, b in pairs for half in self._interleave(a, b, count)]
-        return rows
-
-    def _deal_chunks(self, rows: list[Val], chunk: int, stretch: int) -> list[Val]:
-        """Rows turned in stretches, chunks of lanes at a time."""
-        if len(rows) == 1:
-            return rows
-        every = range(0, stretch, chunk)
-        sides = []
-        for first in (0, 1):
-            taken = [lane for start in every[first::2] for lane in range(start, start + chunk)]
-            pairs = zip(rows[::2], rows[1::2], strict=True)
-            some = [self._of_stretches(a, b, (taken, taken), stretch) for a, b in pairs]
-            sides.append(self._deal_chunks(some, chunk, stretch))
-        return [row for pair in zip(*sides, strict=True) for row in pair]
-
-    def _of_stretches(
-        self, a: Val, b: Val, taken: tuple[Sequence[int], Sequence[int]], stretch: int
-    ) -> Val:
-        """Of every stretch of two vectors some lanes of the first, and then of the second."""
-        lanes = [
-            start + lane
-            for at in range(0, a.lanes, stretch)
-            for start, side in zip((at, a.lanes + at), taken, strict=True)
-            for lane in side
-        ]
-        mask = ", ".join(f"i32 {lane}" for lane in lanes)
-        text = f"shufflevector {a}, {b}, <{a.lanes} x i32> <{mask}>"
-        return self.assign(text, a.scalar, a.lanes)
-
-    def _part(self, value: Val, first: int, lanes: int) -> Val:
-        """Some neighbouring lanes of a vector."""
-        mask = ", ".join(f"i32 {lane}" for lane in range(first, first + lanes))
-        text = f"shufflevector {value}, {value.type} poison, <{lanes} x i32> <{mask}>"
-        return self.assign(text, value.scalar, lanes)
-
-    def _interleave(self, a: Val, b: Val, stretch: int) -> list[Val]:
-        halves = []
-        for start in (0, stretch // 2):
-            parts = (range(n + start, n + start + stretch // 2) for n in range(0, a.lanes, stretch))
-            lanes = [lane for part in parts for lane in part]
-            mask = ", ".join(f"i32 {lane}, i32 {a.lanes + lane}" for lane in lanes)
-            text = f"shufflevector {a}, {b}, <{a.lanes} x i32> <{mask}>"
-            halves.append(self.assign(text, a.scalar, a.lanes))
-        return halves
 
     def joined(self, parts: list[Val]) -> Val:
         """Vectors of equal lanes one after the other; their number is a power of two."""
@@ -452,7 +387,7 @@ class Code:
         inside, leave = (f"{part}{self._count}" for part in ("body", "exit"))
         before, outside = self.block, len(self.lines)
         self.lines.append("")
-        if _are_in_order(start, stop):
+        if are_in_order(start.text, stop.text):
             self.line(f"br label %{inside}")
         else:
             self._branch_to(start, stop, inside, leave)

@@ -121,9 +121,12 @@ class IndexCode:
             return place if place.lanes == 1 else self.code.lane(place, lane)
         return self.variables[term.name]
 
-    def _floordiv(self, term: FloorDiv, lane: int) -> Val:
+    def _floordiv(self, term: FloorDiv, lane: int) -> Val | int:
         code = self.code
-        value = self.value(term.value, lane)
+        moving, fixed = self._split(term.value, lane)
+        if moving is None:
+            return fixed // term.divisor
+        value = code.binary("add", moving, number(fixed, "i64")) if fixed else moving
         divisor = number(term.divisor, "i64")
         low, _ = bounds(term.value, self.ranges)
         if low >= 0:
@@ -344,6 +347,9 @@ class Loads:
         kind, parts = storage_type(dtype), []
         for lane in range(lanes):
             inside = indices.inside(load.guards, lane)
+            if inside.text == "false":
+                parts.append(fill)
+                continue
             address = code.select(inside, indices.value(load.address, lane), number(0, "i64"))
             raw = code.load(kind, code.pointer(base, kind, address), 1, dtype.storage_bytes)
             parts.append(code.select(inside, self.formats.from_storage(raw, dtype), fill))

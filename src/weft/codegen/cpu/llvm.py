@@ -25,6 +25,7 @@ from weft.codegen.cpu.reports import REPORT_BROKEN
 from weft.codegen.cpu.sorting import Every, Items, Kept, kept_at_once, sort_key
 from weft.codegen.cpu.stores import write_store
 from weft.codegen.cpu.tile_code import signs_of, tiles_function, turn_function
+from weft.codegen.cpu.transposing import transposed
 from weft.foundation.dtypes import SI64, UI32, DType
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import Expr, bounds, constant
@@ -366,10 +367,8 @@ class _Emitter:
             width = 64 // dtype.storage_bytes
         for start in range(0, run.count, width):
             loaded = [self.loads.neighbours(run, start, width, lane) for lane in range(lanes)]
-            if width == 1:
-                turned = [self.code.gather_lanes(loaded)]
-            else:
-                turned = self.code.transposed(loaded)
+            code = self.code
+            turned = [code.gather_lanes(loaded)] if width == 1 else transposed(code, loaded)
             for row, value in enumerate(turned):
                 variables[run.var] = start + row
                 self._define(run.name, self.formats.from_storage(value, dtype), dtype)

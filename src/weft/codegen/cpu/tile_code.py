@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import Final
 
 from weft.codegen.cpu.code import Code
+from weft.codegen.cpu.transposing import transposed
 from weft.foundation.dtypes import BF16, SI8, SI32, UI8, UI32, DType
 
 EDGE: Final = 32
@@ -102,7 +103,7 @@ def turn_function(code: Code) -> str:
         inner.line(f"%from{row}.place = add i64 %from{row}.row, %k")
         inner.line(f"%from{row} = getelementptr i32, ptr %from, i64 %from{row}.place")
         rows.append(inner.load("i32", f"%from{row}", _TILE, 4))
-    for row, value in enumerate(inner.transposed(rows)):
+    for row, value in enumerate(transposed(inner, rows)):
         inner.line(f"%to{row}.at = add i64 %k, {row}")
         inner.line(f"%to{row}.row = mul i64 %to{row}.at, {EDGE}")
         inner.line(f"%to{row}.place = add i64 %to{row}.row, %first")

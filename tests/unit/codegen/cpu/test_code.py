@@ -7,7 +7,8 @@ import re
 from tests.support.cases import each
 from weft.codegen.cpu.code import Code, Val, number
 from weft.codegen.cpu.index_code import IndexCode, Lanes
-from weft.foundation.index_expr import axis
+from weft.codegen.cpu.transposing import transposed
+from weft.foundation.index_expr import Guard, axis, floordiv
 
 X, Y = Val("%x", "i64"), Val("%y", "i64")
 
@@ -66,7 +67,7 @@ def test_a_loop_asks_before_its_first_turn_only_where_its_bounds_are_not_known()
 
     again = "br i %v, label %body, label %exit"
     assert branches(number(0, "i64"), number(4, "i64")) == ["br label %body", again]
-    assert branches(number(4, "i64"), number(4, "i64")) == [again, again]
+    assert branches(number(4, "i64"), number(4, "i64")) == [again.replace("%v", "false", 1), again]
     assert branches(number(0, "i64"), X) == [again, again]
 
 
@@ -81,6 +82,63 @@ def test_the_index_of_a_loop_that_is_not_rewritten_is_hidden_where_it_moves(
     hidden = code.text().count("call i64 @llvm.expect.i64(i64 %v2, i64 0)")
     assert hidden == len(code.declared) == (not rewritten)
     assert code.text().count("use %v2") == 1
+
+
+@each(
+    ("op", "first", "second", "result"),
+    [
+        ("add", 3, -5, "-2"),
+        ("mul", 1 << 62, 4, "0"),
+        ("udiv", -1, 2, str(2**63 - 1)),
+        ("sdiv", -7, 2, "-3"),
+        ("srem", -7, 2, "-1"),
+        ("icmp ult", -1, 63, "false"),
+        ("icmp slt", -1, 63, "true"),
+    ],
+)
+def test_what_is_known_of_numbers_is_no_instruction(
+    op: str, first: int, second: int, result: str
+) -> None:
+    code = Code()
+    write = code.compare if op.startswith("icmp") else code.binary
+    assert write(op, number(first, "i64"), number(second, "i64")).text == result
+    assert not code.lines
+
+
+def test_what_one_number_decides_is_no_instruction() -> None:
+    code, p = Code(), Val("%p", "i1")
+    yes, no, zero = number(1, "i1"), number(0, "i1"), number(0, "i64")
+    assert code.binary("and", p, yes) == code.binary("or", no, p) == p
+    assert code.binary("and", no, p) == no
+    assert code.binary("or", p, yes) == yes
+    assert code.binary("add", zero, X) == code.binary("mul", X, number(1, "i64")) == X
+    assert code.binary("mul", X, zero) == zero
+    assert code.select(yes, X, Y) == X
+    assert code.select(no, X, Y) == Y
+    assert code.intrinsic("llvm.smax", number(-3, "i64"), zero) == zero
+    assert code.convert("trunc", number(300, "i64"), "i8").text == "44"
+    assert code.convert("zext", number(-1, "i8"), "i64").text == "255"
+    assert code.gather_lanes([zero, zero]).text == "<i64 0, i64 0>"
+    assert not code.lines
+    assert not code.declared
+
+
+@each("op", ["sub", "udiv", "sdiv", "srem"])
+def test_what_numbers_do_not_decide_is_an_instruction(op: str) -> None:
+    code, zero = Code(), number(0, "i64")
+    code.binary(op, zero, X)
+    code.binary(op, X, zero)
+    code.binary("udiv", X, zero)
+    assert len(code.lines) == 2 + (op != "udiv")
+
+
+def test_it_is_known_which_lanes_a_guard_lets_in_where_it_depends_on_them_alone() -> None:
+    """Of a row that was spread to every second place, l is element l / 2 where l is even."""
+    indices = index_code()
+    guard = Guard(axis("l") - floordiv(axis("l"), 2) * 2, 1)
+    found = [indices.inside([guard], lane).text for lane in range(4)]
+    assert found == ["true", "false", "true", "false"]
+    assert not indices.code.lines
 
 
 def test_memory_is_read_every_time() -> None:
@@ -142,7 +200,7 @@ def test_rows_are_turned(scalar: str, rows: int, lanes: int) -> None:
     """Every vector that comes out has one lane of each row, in order."""
     code = Code()
     given = [Val(f"%r{row}", scalar, lanes) for row in range(rows)]
-    turned = code.transposed(given)
+    turned = transposed(code, given)
     known = {row.text: [f"{row.text}.{lane}" for lane in range(lanes)] for row in given}
     for line in code.lines:
         match = SHUFFLE.search(line)
@@ -156,7 +214,7 @@ def test_rows_are_turned(scalar: str, rows: int, lanes: int) -> None:
 def test_rows_are_turned_inside_of_16_bytes_first() -> None:
     """Steps across them are few, and exchange whole ones."""
     code = Code()
-    code.transposed([Val(f"%r{row}", "float", 8) for row in range(8)])
+    transposed(code, [Val(f"%r{row}", "float", 8) for row in range(8)])
     masks = [
         [int(n.split()[1]) for n in line.rpartition("<")[2][:-1].split(",")] for line in code.lines
     ]

@@ -23,6 +23,9 @@ from weft.foundation.memo import memo
 RARE = 1
 """The number of the node that says how likely the first way of a branch is."""
 _SUFFIX = {"float": "f32", "double": "f64"}
+_MOST_GATHERED = 32
+"""Lanes that a loop whose addresses LLVM rewrites may gather one by one: it compares the ways to
+compute each of them with one another, and what is saved is little beside the loads."""
 _NAMES = re.compile(r"%[\w.]+")
 """The values that an instruction takes."""
 
@@ -84,6 +87,8 @@ class Code:
         self.functions: dict[str, str] = {}
         self.block = "entry"
         self._count = 0
+        self._gathered = 0
+        """Lanes that were put into vectors one by one."""
         self._known: dict[str, Val] = {}
         """The instructions that can be used here, by their text."""
         self._parts: list[_Part] = []
@@ -313,6 +318,7 @@ class Code:
         if len(parts) == lanes and not any(part.text[0] == "%" for part in parts):
             return Val(f"<{', '.join(map(str, parts))}>", scalar, lanes)
         text = "poison"
+        self._gathered += len(parts) if len(parts) > 1 else 0
         kind = type_of(scalar, lanes)
         for index, part in enumerate(parts):
             inserted = f"insertelement {kind} {text}, {part}, i64 {index}"
@@ -393,12 +399,13 @@ class Code:
             self._branch_to(start, stop, inside, leave)
         self.label(inside)
         index, following = self.fresh(), self.fresh()
-        place = len(self.lines)
+        place, gathered = len(self.lines), self._gathered
         self.line("")
         with self.inside(is_loop=True) as part:
             self._depths[index] = self._depths[following] = len(self._parts)
             body(Val(index, "i64"))
-            moved = index if rewritten else self._hide(index)
+            few = self._gathered - gathered <= _MOST_GATHERED
+            moved = index if rewritten and few else self._hide(index)
             self.line(f"{following} = add nsw i64 {moved}, {step}")
             after = self.block
             self._branch_to(Val(following, "i64"), stop, inside, leave)

@@ -70,8 +70,8 @@ class IndexCode:
         # Where no term takes anything away, a part of the sum is inside the buffer too.
         rises = (factor > 0 and self._lowest(term) >= 0 for term, factor in address.terms)
         if fixed < 0 or not all(rises):
-            place = self.code.binary("add", moving, number(fixed, "i64"))
-            return self.code.pointer(base, kind, place)
+            shared = self.code.far_pointer(base, kind, moving)
+            return self.code.far_pointer(shared, kind, number(fixed, "i64"))
         shared = self.code.pointer(base, kind, moving)
         return self.code.pointer(shared, kind, number(fixed, "i64"))
 

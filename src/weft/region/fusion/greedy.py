@@ -49,7 +49,7 @@ ROUNDING = 1e-9
 LARGEST = 160
 """The most blocks that one kernel computes."""
 LONG = 16
-"""Operations of one number that are worth a kernel of its own, on a GPU, or blocks that say on
+"""Operations of one number that are worth a kernel of its own, or blocks that say on
 which side of a place an element is."""
 _EDGES = 16
 """How many times as many elements a block has as what counts as its edges."""
@@ -212,8 +212,9 @@ class Fusion:
         """Whether a block is one number that takes long and that many elements are computed with,
         such as an optimiser's correction by the number of its step. An estimate counts it once; but
         every thread of a GPU computes it, and a matrix kernel's code has it for every result of a
-        thread: two powers a result took the compiler 100 s, and the kernel twice its time."""
-        if self.target.kind is not Kind.GPU or self._points(name) != 1:
+        thread: two powers a result took the compiler 100 s, and the kernel twice its time. On a CPU
+        every vector of a map computes it, and every kernel has its code."""
+        if self._points(name) != 1:
             return False
         many = any(self._points(reader) >= MANY for reader in self.readers[name])
         return many and self._operations(name) >= LONG

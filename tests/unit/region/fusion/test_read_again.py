@@ -1,5 +1,6 @@
-"""What a GPU's kernels are spared: numbers that every thread would compute, tensors read at many
-places, padded tensors beside matrix units, and factors of channels read for every pixel."""
+"""What kernels, mostly those of a GPU, are spared: numbers that every thread would compute, tensors
+read at many places, padded tensors beside matrix units, and factors of channels read for every
+pixel."""
 
 from __future__ import annotations
 
@@ -52,6 +53,22 @@ def test_a_number_that_takes_long_is_computed_once(target: str, rows: int) -> No
     assert (
         "it is a single number, which every thread would compute again" in found.stored.values()
     ) == (rows == 4096)
+
+
+@pytest.mark.parametrize("rows", [4, 256])
+def test_a_number_for_many_elements_is_computed_once_on_cpus_too(rows: int) -> None:
+    """Every vector of the maps would compute it, and every kernel have its code."""
+
+    def updated(weights: Any, slopes: Any, step: Any) -> Any:
+        rate = 1 - 0.9**step
+        return [w - s / rate for w, s in zip(weights, slopes, strict=True)]
+
+    weights = [weft.zeros((rows, 256)), weft.zeros((2 * rows, 256))]
+    found = module_of(updated, "cpu", weights, weights, weft.ones(()))
+    with_powers = [kernel for kernel in found.kernels if "pow" in functions(kernel)]
+    points = [axis.size for kernel in with_powers for axis in kernel.axes]
+    assert all(size == 1 for size in points) == (rows == 256)
+    assert len(with_powers) == 1 or rows == 4
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from weft.foundation.dtypes import I1
-from weft.foundation.index_expr import coefficient, linear
+from weft.foundation.index_expr import FloorDiv, axes_of, coefficient, linear
 from weft.foundation.scalar import FUNCTIONS
 from weft.plan.ir import Header, RowPlan
 from weft.plan.rows import is_regular, reduced_axes, row_length
@@ -55,6 +55,11 @@ _STREAM_BYTES: Final = 512 * 1024
 _WIDE: Final = 128
 """Columns that are more than a register tile holds."""
 _LEAST_PIECES: Final = 2
+_GATHERED: Final = 16
+"""Elements that lie apart and are put into vectors at a time: loading them takes longer than an
+addition, and the code for each of them is long."""
+_TOGETHER: Final = (0, 1, 2)
+"""How far apart neighbouring lanes lie that one or two instructions load."""
 _IN_STREAM: Final = 4
 """Vectors of a row that are added to their totals at a time, at most: a line of memory."""
 
@@ -160,15 +165,32 @@ def cpu_row_plan(
         together = min(_IN_STREAM, max(1, _SIDE_BY_SIDE // rows_together(kernel)))
         return RowPlan(header, lanes, accumulators=together, keep_row=False, across=True)
     if vector is None or vector in reduced_axes(kernel):
-        partial = max(1, min(4, row_length(kernel) // max(lanes, 1)))
+        most = max(1, _GATHERED // lanes) if gathers(kernel, tensors, vector) else 4
+        partial = max(1, min(most, row_length(kernel) // max(lanes, 1)))
         plan = RowPlan(header, lanes, accumulators=partial)
         if partial == 4 and _widens_integers(kernel):
             # As many accumulators, side by side: what is read then fills more of a vector.
             plan = RowPlan(header, 4 * lanes, accumulators=1)
     else:
-        plan = RowPlan(header, lanes, accumulators=_side_by_side(kernel, vector, lanes))
+        together = _side_by_side(kernel, vector, lanes)
+        if gathers(kernel, tensors, vector):
+            together = min(together, max(1, _GATHERED // lanes))
+        plan = RowPlan(header, lanes, accumulators=together)
     keep = 0 < kept_bytes(kernel, columns_together(kernel, tensors, plan)) <= KEPT_BYTES
     return replace(plan, keep_row=keep)
+
+
+def gathers(kernel: Kernel, tensors: Mapping[str, Tensor], vector: str | None) -> bool:
+    """Whether lanes along an axis read elements that lie apart, one by one."""
+    for let in kernel.body:
+        if vector is not None and isinstance(let.expr, Read) and vector in let.axes:
+            address = linear(let.expr.index, row_major(tensors[let.expr.tensor].shape))
+            cut = (t for t, _ in address.terms if isinstance(t, FloorDiv))
+            if coefficient(address, vector) not in _TOGETHER or any(
+                vector in axes_of(term.value) for term in cut
+            ):
+                return True
+    return False
 
 
 def _widens_integers(kernel: Kernel) -> bool:

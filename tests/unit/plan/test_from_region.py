@@ -442,3 +442,22 @@ def test_few_elements_with_many_operations_have_a_thread_each() -> None:
 
     assert max(vectors(64)) <= 4
     assert vectors(1 << 20) == {8}
+
+
+@pytest.mark.parametrize(("features", "most"), [("asimd", 4), ("avx2", 2), ("avx512f", 1)])
+@pytest.mark.parametrize("summed", [0, 1])
+def test_few_lanes_that_lie_apart_are_gathered_at_a_time(
+    features: str, most: int, summed: int
+) -> None:
+    """The sum of products of a matrix with a transposed one: code for every lane is long."""
+    b = Builder()
+    x, y = b.param("f32", [512, 256]), b.param("f32", [256, 512])
+    total = b.reduce_sum(x * b.transpose(y, [1, 0]), [summed])
+    module = lowered(lower_program(b.build(total))).module
+    isa = "aarch64" if features == "asimd" else "x86_64"
+    machine = describe(isa, frozenset({features, "fma"}), 2, ())
+    plan = plan_kernel(module.kernels[0], module.tensors, machine)
+    assert isinstance(plan, RowPlan)
+    assert not plan.across
+    assert plan.accumulators <= most
+    assert most < 4 or plan.accumulators == 4

@@ -32,6 +32,7 @@ from weft.foundation.index_expr import (
     axes_of,
     axis,
     bounds,
+    params_of,
     scale,
     substitute,
 )
@@ -159,12 +160,15 @@ def _reach_of_hull(
     ranges.update((name, (low, high)) for name, low, high in params)
     # Every index is the same step along the tile and a rest: the tile moves the hull over sum of
     # |step| (size - 1) elements, and at any place of it the rests lie `spread` apart at most.
-    spread = max(_largest_distance(one, other, ranges) for one in rests for other in rests)
+    ends = [bounds(rest, ranges) for rest in rests]
+    low, high = min(first for first, _ in ends), max(last for _, last in ends)
+    if any(params_of(rest) for rest in rests):
+        spread = max(_largest_distance(one, other, ranges) for one in rests for other in rests)
+    else:
+        spread = high - low
     core = sum(abs(f) * (sizes[name] - 1) for name, f in step.items()) + 1
     extent = min(core + spread, size)
-    ends = [bounds(rest, ranges) for rest in rests]
-    low = min(first for first, _ in ends)
-    span = Span(step, low, max(last for _, last in ends))
+    span = Span(step, low, high)
     if not step:
         return _Reach(extent, 0, 0, span)
     # The next tile along an axis begins step * size further; of step * (size - 1) + 1 + spread

@@ -105,6 +105,14 @@ def test_reads_that_move_apart_are_measured_by_isl(exprs: list[Any]) -> None:
     assert found.footprint_bytes == 4 * footprint(exprs, sizes, tile)
 
 
+def test_many_reads_are_not_compared_pair_by_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scan that is written out reads one tensor at many places."""
+    monkeypatch.setattr(core, "_largest_distance", None)
+    exprs = [H + 3 * k for k in range(50)]
+    found = core.can_compute_at(producer(199), reads_all([(e,) for e in exprs], h=40), {"h": 8})
+    assert found.footprint_bytes == 4 * footprint(exprs, {"h": 40}, {"h": 8}) == 4 * (8 + 147)
+
+
 def test_run_time_offsets_of_several_reads() -> None:
     """What all reads move by alike widens nothing."""
     reads = tuple(Read("p", (H + param("s") + k,)) for k in (0, 2))

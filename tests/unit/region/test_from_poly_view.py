@@ -203,7 +203,7 @@ def test_rows_of_different_reductions_are_different_kernels() -> None:
 def test_a_kernel_does_not_grow_without_end() -> None:
     (x,) = inputs((4, 8))
     value: Value = x
-    for number in range(150):
+    for number in range(200):
         value = Unary(Fn.ABS if number % 2 else Fn.NEG, value)
     found = lowered(graph_of((x,), y=value))
     assert len(found.module.kernels) == 2

@@ -101,7 +101,8 @@ def _distinct_groups(x: Tensor, *, inverse: bool = False, counts: bool = False) 
     if near is not None:
         found = _group_by_counting(near, inverse=inverse)
     else:
-        _, first, *rest = np.unique(
+        unique: Any = np.unique  # Its types know no flags that are only known at run time.
+        _, first, *rest = unique(
             elements,
             return_index=True,
             return_inverse=inverse,
@@ -122,8 +123,9 @@ def _near_integers(elements: NDArray[Any]) -> NDArray[Any] | None:
     if most - least >= _TABLE * elements.size:
         return None
     # Differences may wrap; as unsigned numbers they are in range.
-    differences = elements.reshape(-1) - elements.dtype.type(least)
-    return differences.view(f"u{elements.itemsize}").astype(np.int64)
+    differences: NDArray[Any] = elements.reshape(-1) - elements.dtype.type(least)
+    unsigned: NDArray[Any] = differences.view(f"u{elements.itemsize}")
+    return unsigned.astype(np.int64)
 
 
 def _group_by_counting(elements: NDArray[Any], *, inverse: bool) -> _Groups:

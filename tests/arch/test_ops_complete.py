@@ -46,7 +46,7 @@ COARSE = [
 ]  # fmt: skip
 OURS = [
     *("weft.conv.v1", "weft.attention.v1"),
-    *("weft.grouped_matmul.v1", "weft.grouped_outer.v1"),
+    *("weft.grouped_matmul.v1", "weft.grouped_outer.v1", "weft.fourier.v1"),
 ]
 
 

@@ -12,6 +12,7 @@ from tests.derivatives.case import (
     Function,
     between,
     case,
+    complex_normal,
     distinct,
     emitted,
     in_torch,
@@ -308,6 +309,12 @@ def outer_of_groups(t: Any, x: Any, y: Any, ends: Sequence[int]) -> Any:
     return t.stack(found)
 
 
+for inverse, divided in ((False, False), (True, True)):
+    case(
+        "weft.fourier", emitted("weft.fourier", inverse=inverse, divided=divided),
+        complex_normal(2, 32) * 0.1, label="inverse" * inverse,
+        torch=lambda t, x, inverse=inverse: t.fft.ifft(x) if inverse else t.fft.fft(x),
+    )  # fmt: skip
 for label, ends in (("", [2, 2, 5]), ("rest", [1, 3, 4]), ("out-of-order", [3, 1, 9])):
     for turned in (False, True):
         case(

@@ -225,6 +225,11 @@ TYPES: list[tuple[str, list[Kind], dict[str, Any], str, str]] = [
      "offsets and weight differ in groups: 4 and 3"),
     ("weft.grouped_matmul", [X, ("f32", [3, 6, 2]), ("f32", [3])], {}, "DTypeNotSupported",
      "weft.grouped_matmul is not defined for offsets of dtype f32"),
+    *(("weft.fourier", [("cf32", [4, size])], {}, "InvalidAttributeValue",
+       f"the last axis of weft.fourier has the size {size}; even sizes from 32 to 65536 without a "
+       "prime factor above 13 are possible") for size in (30, 33, 34, 1 << 17, "?N")),
+    ("weft.fourier", [X], {}, "DTypeNotSupported",
+     "weft.fourier is not defined for x of dtype f32"),
     ("weft.grouped_outer", [X, ("f32", [5, 2]), ("si32", [3])], {}, "ShapeMismatch",
      "lhs and rhs differ in rows: 4 and 5"),
     ("weft.grouped_matmul", [X, ("f32", [6, 2]), ("si32", [3])], {}, "RankMismatch",

@@ -1,9 +1,9 @@
 """Coarse ops (softmax, attention, convolution, norms): each has a type rule, and a decomposition
 into PTIR that is its meaning. Importing this package fills the tables of `weft.ptir`.
 
-`byteir.*` ops are public under that name; `weft.conv`, `weft.attention`, `weft.grouped_matmul` and
-`weft.grouped_outer` are Weft's own. The face of `weft.ptir` imports this package, so that a custom
-call always finds its class.
+`byteir.*` ops are public under that name; `weft.conv`, `weft.attention`, `weft.fourier`,
+`weft.grouped_matmul` and `weft.grouped_outer` are Weft's own. The face of `weft.ptir` imports this
+package, so that a custom call always finds its class.
 """
 
 from weft.coarse import (
@@ -13,6 +13,7 @@ from weft.coarse import (
     convolution,
     extremes,
     flash,
+    fourier,
     grouped,
     norms,
     positions,
@@ -33,6 +34,7 @@ __all__ = [
     "convolution",
     "extremes",
     "flash",
+    "fourier",
     "grouped",
     "norms",
     "positions",

@@ -19,7 +19,7 @@ from typing import Final
 from weft.driver.conversion import Capabilities, is_supported, require_legal
 from weft.foundation.dtypes import BF16, F16, DType
 from weft.foundation.grouped_rows import GroupedRows, OuterRows
-from weft.foundation.whole_ops import WholeOp
+from weft.foundation.whole_ops import Fourier, WholeOp
 from weft.ptir.composite import Composite
 from weft.ptir.decompose import decompose
 from weft.ptir.decompositions import DECOMPOSITIONS
@@ -105,6 +105,8 @@ _MOST: Final = 1 << 31
 
 def stays_whole(op: WholeOp, dtype: DType, target: Target) -> bool:
     """Whether an op that may be taken apart as PTIR has kernels of its own on a target."""
+    if isinstance(op, Fourier):
+        return target.kind is Kind.CPU
     if target.kind is not Kind.GPU or not isinstance(op, GroupedRows | OuterRows):
         return False
     if not target.has("wgmma") or dtype not in (BF16, F16):

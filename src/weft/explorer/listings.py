@@ -81,7 +81,7 @@ def subject(statement: ir.Stmt) -> str:
             pass
         case ir.Merge(names=names):
             name = names[0] if names else ""
-        case ir.For() | ir.Prefetch() | ir.Sort() | ir.Tiles() | ir.Turn():
+        case ir.For() | ir.Prefetch() | ir.Sort() | ir.Fourier() | ir.Tiles() | ir.Turn():
             name = ""
         case _:
             name = statement.name

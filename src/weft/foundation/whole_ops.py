@@ -9,6 +9,7 @@ a plain record with its meaning on NumPy arrays.
     Gathered  a Scatter whose updates are known in the order of their places
     Collected the same of a tensor of zeros
     Binned    a Scatter that adds, whose updates are known by the upper bits of their places
+    Fourier   discrete Fourier transforms of rows
 
 The steps of sorting by digits are in `digit_sort`, products of groups of rows in `grouped_rows`.
 
@@ -291,6 +292,29 @@ class Binned:
         return numeric.narrow(total, dtype)
 
 
+@dataclass(frozen=True)
+class Fourier:
+    """Operands (x, roots): x is [outer, length, 2], the parts of complex rows, and `roots` the
+    table of `fourier_steps`. The result is the transform of each row, with the other sign where
+    `inverse`, and divided by the length where `divided`."""
+
+    name: ClassVar[str] = "fourier"
+    base: ClassVar[int | None] = None
+
+    outer: int
+    length: int
+    inverse: bool = False
+    divided: bool = False
+
+    def evaluate(self, *arrays: Array) -> Array:
+        # The table says nothing new about the result.
+        x = arrays[0].reshape(self.outer, self.length, 2)
+        rows = x[..., 0].astype(np.float64) + 1j * x[..., 1].astype(np.float64)
+        sums = np.fft.ifft(rows, norm="forward") if self.inverse else np.fft.fft(rows)
+        found = sums / self.length if self.divided else sums
+        return np.stack([found.real, found.imag], -1).astype(x.dtype).reshape(-1)
+
+
 _PIECES = 16
 
 
@@ -309,7 +333,7 @@ def stable_order(keys: Array, descending: bool) -> Array:
 
 
 _EVERY: tuple[type[WholeOp], ...] = (
-    *(Scatter, Gathered, Collected, Binned, Running, Totals, Continued, Order),
+    *(Scatter, Gathered, Collected, Binned, Running, Totals, Continued, Order, Fourier),
     *(Digits, UpperDigits, Moved, UpdatesMoved, Starts),
     *(GroupedRows, GroupTiles, GroupedTiles, OuterRows, GroupSpans, OuterTiles),
 )

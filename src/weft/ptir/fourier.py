@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.foundation.dtypes import CF64, F32, F64, SI64, DType
+from weft.foundation.fourier_steps import steps_of
 from weft.ptir.library import V
 from weft.ptir.literal import TensorLiteral, from_array
 from weft.ptir.written import Emits
@@ -27,8 +28,47 @@ _LARGEST_TABLE: Final = 1 << 14
 _FEW: Final = 1 << 14
 """Up to so many numbers are transformed by one real product; to put the real and imaginary parts of
 more of them side by side takes longer than four products read them for."""
+_LONGEST_CHIRP: Final = 1 << 14
+"""Sizes without factors that are transformed as convolutions, at most: their tables are written
+down."""
 _MOST_TABLES: Final = 64
 """Tables that are kept."""
+
+
+def transformed(x: V, size: int, sign: int, *, divided: bool = False) -> V:
+    """What `fourier_sums` says, divided by the size or not, as an op where there is one."""
+    if steps_of(size):
+        return x.apply("weft.fourier", inverse=sign > 0, divided=divided)
+    if _radix(size) == size > _LARGEST_PRODUCT and size <= _LONGEST_CHIRP:
+        sums = _by_convolution(x, size, sign)
+    else:
+        sums = fourier_sums(x, size, sign)
+    return sums * (1 / size) if divided else sums
+
+
+def _by_convolution(x: V, size: int, sign: int) -> V:
+    """Since 2 j k = j^2 + k^2 - (k - j)^2, the sums are a convolution of x, turned by half squares,
+    with half squares: a product of transforms of a size that has steps."""
+    long = next(n for n in range(2 * size, 4 * size) if steps_of(n))
+    last, squares = x.rank - 1, np.arange(size) ** 2 % (2 * size)
+    chirp = np.exp(sign * 1j * math.pi * squares / size)
+    around = np.zeros(long, np.complex128)
+    around[:size] = chirp.conj()
+    around[long - size + 1 :] = chirp[:0:-1].conj()
+    given = x.dtype.numpy
+    turns, kernel = (
+        x.emitter.literal(from_array(table.astype(given)), x.dtype)
+        for table in (chirp, np.fft.fft(around))
+    )
+    none, high = [0] * x.rank, [0] * x.rank
+    high[last] = long - size
+    turned = x * turns.broadcast_to(x.shape)
+    filled = turned.apply("pad", low=none, high=high, interior=none, pad_value=0)
+    there = transformed(filled, long, -1)
+    product = there * kernel.broadcast_to(there.shape)
+    back = transformed(product, long, 1, divided=True)
+    sums = back.apply("slice", starts=none, sizes=x.shape)
+    return sums * turns.broadcast_to(x.shape)
 
 
 def fourier_sums(x: V, size: int, sign: int) -> V:

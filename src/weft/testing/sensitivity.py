@@ -46,7 +46,7 @@ _INEXACT = frozenset(
         *("layer_norm", "byteir.layer_norm", "byteir.erf"),
         *("byteir.softmax", "byteir.log_softmax", "byteir.l2_norm", "byteir.gelu", "weft.conv"),
         *("weft.attention", "byteir.flash_attn_bwd", "byteir.flash_attn_kvcache"),
-        *("weft.grouped_matmul", "weft.grouped_outer"),
+        *("weft.grouped_matmul", "weft.grouped_outer", "weft.fourier"),
     )
 )
 """What rounds in f64 too, though nothing wider is at hand that could show it."""

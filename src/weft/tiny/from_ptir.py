@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from weft.foundation import functions, numeric
 from weft.foundation.dims import static
-from weft.foundation.dtypes import SI32, SI64, as_dtype
+from weft.foundation.dtypes import SI32, SI64, DType, as_dtype
 from weft.foundation.errors import InternalError, Unimplemented, UserError
+from weft.foundation.fourier_steps import table_of
 from weft.foundation.scalar import Fn
-from weft.foundation.whole_ops import WholeOp
+from weft.foundation.whole_ops import Fourier, WholeOp
 from weft.ptir.composite import Composite
 from weft.ptir.ir import ElementRef, Instruction, Operand, Program
 from weft.ptir.literal import TensorLiteral
@@ -143,6 +144,9 @@ class _Lowering:
         """The op in terms of Tiny values; None where it stays whole."""
         row = ROWS.get(type(op), "Tiny has no row for it")
         plain = [arg for arg in args if not isinstance(arg, Pair)]
+        whole = op.whole(*leaves(output)) if isinstance(op, Composite) and not plain else None
+        if isinstance(whole, Fourier):
+            return self._transform(whole, args[0], next(leaves(output)))
         if len(plain) != len(args) or any(kind.dtype.is_complex for kind in leaves(output)):
             return None if op.regions else lower_complex(op, args, output, ROWS)
         if isinstance(op, Composite):
@@ -150,6 +154,19 @@ class _Lowering:
         if isinstance(row, str):
             return None
         return row(op, [self._run_input(), *plain] if op.random else plain, output)
+
+    def _transform(self, whole: Fourier, x: Value | Pair, kind: TensorType) -> Pair:
+        """Transforms that were not decomposed, because the target has a kernel for them."""
+        held = stored_type(kind)
+        roots = self._known_data(table_of(whole.length).astype(held.dtype.numpy), held.dtype)
+        inputs = (self._as_one(x), roots)
+        return self._split_pair(Opaque(whole, inputs, 0, held.dtype, held.shape))
+
+    def _known_data(self, data: Array, dtype: DType) -> Input:
+        """An input that the program brings along."""
+        name = f"const{len(self.constants)}"
+        self.constants[name] = data
+        return Input(name, dtype, data.shape)
 
     def _whole(self, instruction: Instruction, args: Sequence[Value | Pair]) -> Whole:
         op, output = instruction.op, instruction.output
@@ -203,9 +220,7 @@ class _Lowering:
         counted = _count_steps(value)
         if counted is not None:
             return counted
-        name = f"const{len(self.constants)}"
-        self.constants[name] = numeric.as_pairs(value.array)
-        made = Input(name, held.dtype, held.shape)
+        made = self._known_data(numeric.as_pairs(value.array), held.dtype)
         return self._split_pair(made) if kind.dtype.is_complex else made
 
     def _note(self, result: Whole, value_id: int) -> None:

@@ -103,6 +103,9 @@ CALLS: dict[str, tuple[list[ValueType], ValueType, dict[str, Any]]] = {
         [tensor("f32", [9, 4]), tensor("f32", [3, 5, 4]), tensor("si32", [3])],
         tensor("f32", [9, 5]), {"transposed": True},
     ),
+    "weft.fourier.v1": (
+        [tensor("cf32", [3, 96])], tensor("cf32", [3, 96]), {"inverse": True, "divided": True},
+    ),
     "weft.grouped_outer.v1": (
         [tensor("f32", [9, 4]), tensor("f32", [9, 5]), tensor("si32", [3])],
         tensor("f32", [3, 4, 5]), {},

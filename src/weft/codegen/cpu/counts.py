@@ -18,6 +18,7 @@ from weft.codegen.cpu.ir import LoopKind
 from weft.codegen.cpu.math import NARROWED
 from weft.codegen.cpu.sorting import kept_at_once
 from weft.foundation.dtypes import DType
+from weft.foundation.fourier_steps import steps_of
 from weft.foundation.index_expr import Axis, Expr, FloorDiv, axes_of, axis, constant
 from weft.region.cost import PHILOX, operations_of
 from weft.target.target import Target
@@ -261,6 +262,8 @@ class _Counter:
             case ir.Tiles():
                 products = stmt.rows * stmt.columns * stmt.words * stmt.parts**2
                 here.arithmetic += products / _WORDS_A_CYCLE
+            case ir.Fourier():
+                here.arithmetic += _ENTRY * stmt.length * len(steps_of(stmt.length)) / 4
             case ir.Sort():
                 kept = kept_at_once(stmt.length, stmt.count) or stmt.length
                 steps = stmt.length + kept * (math.log2(max(2, kept)) - 1)

@@ -71,13 +71,13 @@ def _prove_output(routine: ir.Routine, kernel: Kernel, output: Output) -> None:
 
 
 def prove_stores(routine: ir.Routine, sizes: Mapping[str, int], what: str) -> list[Finding]:
-    """The same for a routine that carries an op whole: its stores, or the rows that it sorts, are
+    """The same for a routine that carries an op whole: its stores, or the rows that it finds, are
     the points of a box."""
     pieces = []
     for stmt, loops in ir.walk(routine.body):
         if isinstance(stmt, ir.Store):
             pieces.append(Piece(executed(loops).where(*stmt.guards), stmt.point))
-        elif isinstance(stmt, ir.Sort):
+        elif isinstance(stmt, ir.Sort | ir.Fourier):
             pieces.append(Piece(executed(loops), (stmt.row,)))
     try:
         found = difference(tuple(pieces), Domain.box(sizes))

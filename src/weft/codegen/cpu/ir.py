@@ -2,7 +2,7 @@
 
     Routine = name, buffers, scratch, pieces, body
     Stmt    = For(var, start, stop, step, kind, body) | Load | LoadRun | Prefetch | Let | Check
-            | Words | Store | Sort | Tiles | Turn
+            | Words | Store | Sort | Fourier | Tiles | Turn
             | Init | Accumulate | Finish             reductions
             | Current | Assign | Merge               folds
     kind    = parallel | serial | unrolled | lanes
@@ -253,6 +253,23 @@ class Sort:
 
 
 @dataclass(frozen=True)
+class Fourier:
+    """Row `row` of `out` = the Fourier transform of that row of `x`, `length` pairs each, with the
+    other sign where `inverse`, divided by the length where `divided`, in vectors of `lanes`; `work`
+    has memory for a row, and `roots` the table of it."""
+
+    x: int
+    roots: int
+    out: int
+    work: int
+    row: Expr
+    length: int
+    lanes: int
+    inverse: bool
+    divided: bool
+
+
+@dataclass(frozen=True)
 class Tiles:
     """`sums` = the products of `rows` rows of `a` with `columns` columns of `b`, `words` words of
     32 bits long, or these added to `sums`. `a` is rows one after the other; `b` is panels of 32
@@ -288,6 +305,7 @@ Stmt: TypeAlias = (
     | Check
     | Words
     | Sort
+    | Fourier
     | Tiles
     | Turn
     | Init

@@ -17,12 +17,13 @@ from weft.codegen.cpu.code import RARE, Code, Val, multiples, number
 from weft.codegen.cpu.edges import across_edges, tile_of, window_of, written_out
 from weft.codegen.cpu.elements import Elements
 from weft.codegen.cpu.formats import compute_type, number_of, storage_type
+from weft.codegen.cpu.fourier import transform_row
 from weft.codegen.cpu.index_code import IndexCode, Lanes, Loads
 from weft.codegen.cpu.ir import LoopKind
 from weft.codegen.cpu.long_routines import STOP_WORD, in_turn, looks_of, parts_of
 from weft.codegen.cpu.philox import philox_blocks, philox_words
 from weft.codegen.cpu.reports import REPORT_BROKEN
-from weft.codegen.cpu.sorting import Every, Items, Kept, kept_at_once, sort_key
+from weft.codegen.cpu.sorting import Items, sort_key, sorted_row
 from weft.codegen.cpu.stores import write_store
 from weft.codegen.cpu.tile_code import signs_of, tiles_function, turn_function
 from weft.codegen.cpu.transposing import transposed
@@ -488,8 +489,7 @@ class _Emitter:
         here, there = (code.pointer(work, "i8", number(start, "i64")) for start in starts)
         row = code.binary("mul", self.indices.value(sort.row), number(sort.length, "i64"))
         source = code.pointer(self.pointers[sort.x], kind, row)
-        kind_of_row = Kept if kept_at_once(sort.length, sort.count) else Every
-        kept = kind_of_row(code, items, here, there, sort.count)
+        kept = sorted_row(code, items, here, there, sort.count)
 
         def write(index: Val) -> None:
             raw = code.load(kind, code.pointer(source, kind, index), 1, dtype.storage_bytes)
@@ -497,14 +497,13 @@ class _Emitter:
             kept.see(value, index)
 
         code.loop(number(0, "i64"), number(sort.length, "i64"), 1, write)
-        found = kept.sort()
         row = code.binary("mul", self.indices.value(sort.row), number(sort.count, "i64"))
-        target = code.pointer(self.pointers[sort.out], "i64", row)
+        items.copy_places(code, kept.sort(), self.pointers[sort.out], row, sort.count)
 
-        def read(index: Val) -> None:
-            code.store(items.place(code, found, index), code.pointer(target, "i64", index), 8)
-
-        code.loop(number(0, "i64"), number(sort.count, "i64"), 1, read)
+    def _fourier(self, stmt: ir.Fourier) -> None:
+        """A call of the function that transforms a row."""
+        scalar = storage_type(self.routine.dtype_of(stmt.x))
+        transform_row(self.code, scalar, stmt, self.indices.value(stmt.row), self.pointers)
 
     def _tiles(self, tiles: ir.Tiles) -> None:
         """A call of the function that multiplies panels."""
@@ -576,6 +575,7 @@ _WRITERS: Final[dict[type, Callable[[_Emitter, Any], None]]] = {
     ir.Check: _Emitter._check,
     ir.Words: _Emitter._words,
     ir.Sort: _Emitter._sort,
+    ir.Fourier: _Emitter._fourier,
     ir.Tiles: _Emitter._tiles,
     ir.Turn: _Emitter._turn,
     ir.Init: lambda to, stmt: to.accumulators.begin(stmt),

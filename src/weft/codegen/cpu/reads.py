@@ -109,7 +109,7 @@ class _Flow:
                 case ir.Merge(names=names):
                     for name in names:
                         self.names.setdefault(name, []).append(site)
-                case ir.For() | ir.Prefetch() | ir.Sort() | ir.Tiles() | ir.Turn():
+                case ir.For() | ir.Prefetch() | ir.Sort() | ir.Fourier() | ir.Tiles() | ir.Turn():
                     pass
                 case _:
                     self.names.setdefault(stmt.name, []).append(site)

@@ -95,6 +95,15 @@ class Items:
         second = code.binary("or", first, number(1, "i64"))
         return code.load("i64", code.pointer(items, "i64", second), 1, 8)
 
+    def copy_places(self, code: Code, items: str, out: str, first: Val, count: int) -> None:
+        """The places of the first items, from an element of the result on."""
+        target = code.pointer(out, "i64", first)
+
+        def copy(index: Val) -> None:
+            code.store(self.place(code, items, index), code.pointer(target, "i64", index), 8)
+
+        code.loop(number(0, "i64"), number(count, "i64"), 1, copy)
+
     def key(self, code: Code, items: str, index: Val) -> Val:
         """The key of the item with a number."""
         if self.shared:
@@ -188,6 +197,12 @@ class Kept:
         kept = self.code.load("i64", self.kept, 1, 8)
         given = f"ptr {self.here}, ptr {self.there}, {kept}, {ends}"
         return self.code.result(f"call ptr @{name}({given})", "ptr").text
+
+
+def sorted_row(code: Code, items: Items, here: str, there: str, count: int) -> Kept | Every:
+    """A row of which the first so many are wanted, in two pieces of memory."""
+    is_kept = kept_at_once(items.length, count)
+    return (Kept if is_kept else Every)(code, items, here, there, count)
 
 
 def _ends_of_all(bits: int) -> str:

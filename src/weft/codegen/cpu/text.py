@@ -92,6 +92,11 @@ FORMS: Final = (
         ((" descending", "descending", False),),
     ),
     _Form(
+        ir.Fourier,
+        "fourier row {row} of b{out} = {length} pairs of b{x} by b{roots} in b{work} lanes {lanes}",
+        ((" inverse", "inverse", False), (" divided", "divided", False)),
+    ),
+    _Form(
         ir.Tiles,
         "tiles b{sums} {adds} {rows}x{columns}x{words} of b{a}, b{b}",
         ((" in {parts} parts", "parts", 1),),

@@ -26,8 +26,9 @@ from weft.codegen.cpu.sorting import key_type
 from weft.codegen.cpu.text import statement_text
 from weft.codegen.cpu.tile_code import EDGE, WORDS
 from weft.codegen.cpu.tile_rules import tile_faults
-from weft.foundation.dtypes import BF16, F32, I1, SI32, SI64, UI8, UI32, DType
+from weft.foundation.dtypes import BF16, F32, F64, I1, SI32, SI64, UI8, UI32, DType
 from weft.foundation.errors import Finding, SpecViolation
+from weft.foundation.fourier_steps import steps_of
 from weft.foundation.functions import BINARY, COMPARISONS, REDUCTIONS, UNARY
 from weft.foundation.index_expr import Expr, Guard, always, axes_of, bounds, constant, params_of
 from weft.foundation.numeric import is_number_of
@@ -198,6 +199,8 @@ class _Checker:
                 self._words(stmt)
             case ir.Sort():
                 self._sort(stmt)
+            case ir.Fourier():
+                self._fourier(stmt)
             case ir.Tiles() | ir.Turn():
                 self._tile_statement(stmt)
             case ir.Init():
@@ -392,6 +395,22 @@ class _Checker:
             (sort.piece, sort.length * 2 * (key_bytes + 8), work),
         ):
             self._inside(expr, size // length)
+
+    def _fourier(self, stmt: ir.Fourier) -> None:
+        numbers = (stmt.x, stmt.out, stmt.work, stmt.roots)
+        sizes = [self._buffer(number) for number in numbers]
+        if None in sizes or not self._all_known((stmt.row,)):
+            return
+        x, out, work, roots = (size or 0 for size in sizes)
+        kinds = {self.routine.dtype_of(number) for number in numbers}
+        steps = steps_of(stmt.length)
+        if not steps or len(kinds) != 1 or not kinds <= {F32, F64}:
+            self.wrong("RoutineType", "rows of f32 or f64 have transforms, of some lengths")
+            return
+        if work < 2 * stmt.length or roots < steps[-1].table:
+            self.wrong("RoutineMemory", f"{work} and {roots} elements are too few for a transform")
+        for size in (x, out):
+            self._inside(stmt.row, size // (2 * stmt.length))
 
     def _tile_statement(self, stmt: ir.Tiles | ir.Turn) -> None:
         for code, why in tile_faults(stmt, self.routine, bool(self._tile_loops)):

@@ -18,7 +18,7 @@ from weft.codegen.cpu.ir import LoopKind
 from weft.foundation.dtypes import F64
 from weft.foundation.errors import Finding, InternalError
 from weft.foundation.index_expr import Expr, axis, constant, param
-from weft.foundation.whole_ops import Order, Running, Scatter, WholeOp
+from weft.foundation.whole_ops import Fourier, Order, Running, Scatter, WholeOp
 from weft.memory.ir import MemRef
 from weft.region.ir import Kernel, Place, Tensor
 from weft.region.structure import buffers
@@ -27,6 +27,8 @@ _VECTORS = 4
 """Vectors of columns that a piece of a scatter takes."""
 _SINGLES = 32
 """Columns that it takes where each element has a place of its own."""
+_MANY_ELEMENTS = 1 << 12
+"""Elements of rows that are transformed one after the other."""
 _FUNCTIONS = {"add": "add", "max": "max", "min": "min"}
 
 
@@ -73,6 +75,9 @@ def lower_whole(
             return builder.routine(name, *builder.running(op))
         case Order():
             return builder.routine(name, *builder.order(op))
+        case Fourier():
+            made = builder.routine(name, *builder.fourier(op))
+            return replace(made, scratch=((builder.dtype, 2 * op.length),))
     raise InternalError(f"{op!r} is not an op that has a loop nest")
 
 
@@ -83,7 +88,7 @@ def prove_whole(routine: ir.Routine, op: WholeOp) -> list[Finding]:
             sizes = {"a": op.outer, "m": op.count, "w": op.width}
         case Running():
             sizes = {"a": op.outer, "n": op.length, "w": op.width}
-        case Order():
+        case Order() | Fourier():
             sizes = {"a": op.outer}
         case _:
             raise InternalError(f"{op!r} is not an op that has a loop nest")
@@ -214,6 +219,26 @@ class _Builder:
             x, (out, work) = self.inputs[0], self.outputs
             sort = ir.Sort(x, out, work, row, axis(var), op.length, op.count, op.descending)
             inner = _make_loop("r", [sort], LoopKind.SERIAL, 0, height)
+            body.append(_make_loop(var, [inner], LoopKind.PARALLEL, first, first + count))
+        return full + (full * rows < op.outer), body
+
+    # -- transforms ------------------------------------------------------------------------------
+
+    def fourier(self, op: Fourier) -> tuple[int, list[ir.Stmt]]:
+        """A piece for each row, or for as many rows as have some elements together."""
+        rows = max(1, _MANY_ELEMENTS // op.length)
+        full = op.outer // rows
+        body: list[ir.Stmt] = []
+        (x, roots), (out,), work = self.inputs, self.outputs, len(self.names)
+        for first, count, height in ((0, full, rows), (full, 1, op.outer - full * rows)):
+            if not height or not count:
+                continue
+            var = f"piece_{len(body)}"
+            row = axis(var) * rows + axis("r")
+            stmt = ir.Fourier(
+                x, roots, out, work, row, op.length, self.lanes, op.inverse, op.divided
+            )
+            inner = _make_loop("r", [stmt], LoopKind.SERIAL, 0, height)
             body.append(_make_loop(var, [inner], LoopKind.PARALLEL, first, first + count))
         return full + (full * rows < op.outer), body
 

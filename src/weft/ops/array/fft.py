@@ -20,7 +20,7 @@ from weft.ops.other_names import missing
 from weft.ops.promotion import DEFAULT_FLOAT
 from weft.ops.session import Handle, Session
 from weft.ops.tensor import Tensor
-from weft.ptir.fourier import fourier_sums
+from weft.ptir.fourier import transformed
 
 __all__ = [
     "fft", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifftn", "ifftshift", "ihfft", "irfft",
@@ -37,13 +37,9 @@ def _transform_axis(x: Handle, axis: int, sign: int, norm: str) -> Handle:
     """A scaled transform along one axis; the factor is that of a sum with this norm."""
     last = [*(a for a in range(x.rank) if a != axis), axis]
     size = known(x.shape[axis], "the transformed axis")
-    sums = fourier_sums(permuted(x, last), size, sign)
-    result = unpermuted(sums, last)
-    forward = sign < 0
-    scale = {"ortho": size**-0.5, "forward": 1 / size if forward else 1.0}.get(
-        norm, 1.0 if forward else 1 / size
-    )
-    return result if scale == 1.0 else result * scale
+    divided = norm == ("forward" if sign < 0 else "backward")
+    result = unpermuted(transformed(permuted(x, last), size, sign, divided=divided), last)
+    return result * size**-0.5 if norm == "ortho" else result
 
 
 # -- arguments -----------------------------------------------------------------------------------

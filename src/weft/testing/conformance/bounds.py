@@ -48,7 +48,7 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     (
         "`reduce_sum`, `reduce_prod`, `cumulative_*`, `segment_sum`, `reduce_window` sum, "
         "`scatter_add`, `scatter_reduce` add, `dot_general`, "
-        "`weft.grouped_matmul`, `weft.grouped_outer`",
+        "`weft.grouped_matmul`, `weft.grouped_outer`, `weft.fourier`",
         "per tensor, in the accumulator's dtype",
     ),
     ("`layer_norm`, softmax, attention", "per tensor, in f32 (f64 for f64)"),

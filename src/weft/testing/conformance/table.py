@@ -12,6 +12,7 @@ from weft.testing.conformance.case import Case, Values
 from weft.testing.conformance.cases import (
     cast,
     coarse_attention,
+    coarse_fourier,
     coarse_grouped,
     coarse_images,
     coarse_positions,
@@ -66,6 +67,7 @@ FAMILIES = (
     coarse_images,
     coarse_sampling,
     coarse_attention,
+    coarse_fourier,
     coarse_grouped,
     library,
     programs,

@@ -14,6 +14,7 @@ from weft.coarse import (
     convolution,
     extremes,
     flash,
+    fourier,
     grouped,
     norms,
     positions,
@@ -23,6 +24,8 @@ from weft.coarse import (
 )
 from weft.foundation.dtypes import (
     ANY,
+    CF32,
+    CF64,
     F32,
     F64,
     FLOATS,
@@ -305,6 +308,14 @@ def grouped_matmul(g: Generator) -> None:
     ends = g.data.integers((groups,), -1, rows + 1).astype(kind.numpy)
     offsets = g.given(kind, (groups,), lambda _: ends, Facts(-1, rows + 1))
     g.emit(grouped.GroupedMatmul(is_turned), x, weight, offsets, facts=Facts(-16, 16, None))
+
+
+@generates(fourier.FourierTransform)
+def fourier_transform(g: Generator) -> None:
+    dtype = g.dtype(frozenset({CF32, CF64}))
+    x = g.new(dtype, (g.choices.integer(1, 3), g.choices.choose((32, 36, 64, 100))), within(2))
+    how = g.choices.chance(0.5), g.choices.chance(0.5)
+    g.emit(fourier.FourierTransform(*how), x, facts=Facts(-400, 400, None))
 
 
 @generates(grouped.GroupedOuter)

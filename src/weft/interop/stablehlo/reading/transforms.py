@@ -9,7 +9,7 @@ from weft.foundation.dtypes import CF32, CF64, F64
 from weft.interop.stablehlo.reading.shapes import reversed_along
 from weft.interop.stablehlo.reading.site import Lowering, Site
 from weft.ptir.builder import Value
-from weft.ptir.fourier import fourier_sums
+from weft.ptir.fourier import transformed
 
 
 def _fft(at: Site) -> Value:
@@ -36,7 +36,7 @@ def _transform_axes(at: Site, x: Value, axes: list[int], sign: int) -> Value:
         if not size:
             continue
         order = [*(a for a in range(x.rank) if a != axis), axis]
-        sums = fourier_sums(x.transpose(order), size, sign)
+        sums = transformed(x.transpose(order), size, sign)
         x = sums.transpose([order.index(a) for a in range(x.rank)])
         x = x / size if sign > 0 else x
     return x

@@ -518,7 +518,8 @@ def test_another_read_of_a_view_is_what_is_computed() -> None:
 
 def test_the_plan_of_the_cpu_has_what_the_cpu_uses() -> None:
     (row,) = document("rows", "plan")["plans"]
-    assert set(row) == {"kind", "target", "kernel", "vector", "accumulators", "keep_row", "across"}
+    used = {"vector", "accumulators", "keep_row", "across", "lines"}
+    assert set(row) == {"kind", "target", "kernel", *used}
     product = document("mlp", "plan")["plans"][0]
     for unused in ("registers", "cluster", "stages", "consumers", "split_k", "roles"):
         assert unused not in product

@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 
 from weft.codegen.cpu.code import Code, Val, number
 from weft.codegen.cpu.ir import Fourier
+from weft.codegen.cpu.transposing import transposed
 from weft.foundation.fourier_steps import Step, steps_of
 
 Pair: TypeAlias = tuple[Val, Val]
@@ -102,7 +103,7 @@ class _Row:
 
     def _write_turned(self, sums: Sequence[Pair], target: str, first: Val) -> None:
         for side in (0, 1):
-            rows = self.code.transposed([pair[side] for pair in sums])
+            rows = transposed(self.code, [pair[side] for pair in sums])
             for lane, row in enumerate(rows):
                 self._store(row, target, self._plus(first, side * self.size + lane * len(sums)))
 

@@ -101,8 +101,8 @@ class InterpretedExecutable:
             else:
                 raw = np.ascontiguousarray(arrays[first]).reshape(-1)
                 made.reshape(-1).view(np.uint8)[...] = raw.view(np.uint8)
-            if output.tensor in taken:
-                arrays[taken[output.tensor]] = made.reshape(-1).view(arrays[first].dtype)
+            if first is not None and output.tensor in taken:
+                arrays[first] = made.reshape(-1).view(arrays[first].dtype)
             written[output.tensor] = made
         launch = code.launches[kernel.name]
         made_kernel, names = code.kernels[launch.symbol], buffers(kernel)

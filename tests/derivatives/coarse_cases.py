@@ -309,10 +309,14 @@ def outer_of_groups(t: Any, x: Any, y: Any, ends: Sequence[int]) -> Any:
     return t.stack(found)
 
 
-for inverse, divided in ((False, False), (True, True)):
+for inverse, divided, shape in (
+    (False, False, (2, 32)),
+    (True, True, (2, 32)),
+    (False, False, (36,)),
+):
     case(
         "weft.fourier", emitted("weft.fourier", inverse=inverse, divided=divided),
-        complex_normal(2, 32) * 0.1, label="inverse" * inverse,
+        complex_normal(*shape) * 0.1, label=f"{'inverse' * inverse}{shape[-1]}",
         torch=lambda t, x, inverse=inverse: t.fft.ifft(x) if inverse else t.fft.fft(x),
     )  # fmt: skip
 for label, ends in (("", [2, 2, 5]), ("rest", [1, 3, 4]), ("out-of-order", [3, 1, 9])):

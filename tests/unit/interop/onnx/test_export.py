@@ -30,7 +30,7 @@ REFUSED = {
     "byteir.rng_uniform", "atan2", "weft.attention", "bitcast", "callback", "cholesky", "complex",
     "conj", "copysign", "cumulative_prod", "eigh", "imag", "lu", "nextafter", "philox_bits",
     "philox_normal", "philox_uniform", "qr", "real", "rng_state", "shift_left", "shift_right",
-    "signbit", "svd", "triangular_solve",
+    "signbit", "svd", "triangular_solve", "weft.fourier",
 }  # fmt: skip
 """Ops whose example ONNX cannot say: factorisations, complex numbers, random numbers, shifts of
 signed integers; attention's has dropout."""

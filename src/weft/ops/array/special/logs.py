@@ -59,16 +59,7 @@ def _entropy(x: Handle) -> Handle:
 @recorded
 def logit(x: Handle, /) -> Handle:
     """`log(x / (1 - x))`, the inverse of the sigmoid."""
-    return computed(_logit, x)
-
-
-def _logit(x: Handle) -> Handle:
-    """Of the smaller one of x and 1 - x; the difference from a half is exact near it."""
-    upper = x.compare("greater_equal", 0.5)
-    beside = x - 0.5
-    ratio = choose(upper, beside, -beside) * 2.0 / choose(upper, 1.0 - x, x)
-    size = ratio.log1p()
-    return choose(upper, size, -size)
+    return computed(lambda x: x.log() - (-x).log1p(), x)
 
 
 @recorded

@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.foundation.dtypes import DType
 from weft.testing.conformance.case import Case, Trial
-from weft.testing.conformance.cases.common import Array, apply, case, defined, near, trial
+from weft.testing.conformance.cases.common import Array, Dims, apply, case, defined, near, trial
 from weft.testing.conformance.data import sample
 
 _ROW = "weft.fourier"
@@ -20,22 +20,25 @@ _SHAPES: dict[str, tuple[int, ...]] = {
     "large-factors": (2, 286),
     "long": (1, 2048),
     "no-rows": (0, 32),
+    "dynamic": (3, 48),
 }
 
 
 def cases() -> Iterator[Case]:
     """Every size in every direction on every dtype."""
     for dtype in defined(_ROW):
-        for name, shape in _SHAPES.items():
+        for name in _SHAPES:
             for inverse, divided in ((False, False), (True, False), (False, True), (True, True)):
                 label = f"{name}{'-inverse' * inverse}{'-divided' * divided}"
-                made = partial(_transform_trial, dtype, shape, inverse, divided)
+                made = partial(_transform_trial, dtype, name, inverse, divided)
                 yield case(_ROW, dtype, label, trial=made)
 
 
-def _transform_trial(dtype: DType, shape: tuple[int, ...], inverse: bool, divided: bool) -> Trial:
+def _transform_trial(dtype: DType, name: str, inverse: bool, divided: bool) -> Trial:
+    shape = _SHAPES[name]
     x = sample(dtype, shape, "x", scale=1.0)
-    build = apply(_ROW, [x], inverse=inverse, divided=divided)
+    dims: list[Dims] | None = [["?M", shape[-1]]] if name == "dynamic" else None
+    build = apply(_ROW, [x], dims=dims, inverse=inverse, divided=divided)
     exact = _transform_rows(x.astype(np.clongdouble), inverse, divided)
     plain = _transform_rows(x, inverse, divided)
     return trial(build, [x], near(exact, plain.astype(dtype.numpy), dtype, dtype))
